@@ -20,25 +20,27 @@ const OFTEN_GONE: usize = 3;
 
 pub(super) struct Arc {
     capacity: u64,
-    /// The bytes that `ONCE` should have (p).
-    once_target: u64,
+    /// The bytes that `ONCE` should have (p). The steps of the paper are ratios, so it has a
+    /// fraction.
+    once_target: f64,
     queues: Queues,
 }
 
 impl Arc {
     pub(super) fn new(capacity: u64, keys: usize) -> Self {
-        Self { capacity, once_target: 0, queues: Queues::new(4, keys) }
+        Self { capacity, once_target: 0.0, queues: Queues::new(4, keys) }
     }
 
     /// Moves the target towards the queue that would have kept the key.
     fn adapt(&mut self, from: usize, bytes: u32) {
         let (here, other) =
             (self.queues.bytes(from), self.queues.bytes(ONCE_GONE + OFTEN_GONE - from));
+        debug_assert!(here > 0, "the key itself is there");
         let ratio = other as f64 / here.max(1) as f64;
-        let step = (f64::from(bytes) * ratio.max(1.0)) as u64;
+        let step = f64::from(bytes) * ratio.max(1.0);
         self.once_target = match from {
-            ONCE_GONE => (self.once_target + step).min(self.capacity),
-            _ => self.once_target.saturating_sub(step),
+            ONCE_GONE => (self.once_target + step).min(self.capacity as f64),
+            _ => (self.once_target - step).max(0.0),
         };
     }
 
@@ -51,8 +53,10 @@ impl Arc {
     /// Evicts a key, and keeps its number (REPLACE).
     fn replace(&mut self, came_back_often: bool) {
         let once = self.queues.bytes(ONCE);
-        let from_once =
-            once > 0 && (once > self.once_target || came_back_often && once == self.once_target);
+        let target = self.once_target;
+        let from_once = once > 0
+            && (once as f64 > target
+                || came_back_often && (once as f64).total_cmp(&target).is_eq());
         let (from, to) = match from_once || self.queues.bytes(OFTEN) == 0 {
             true => (ONCE, ONCE_GONE),
             false => (OFTEN, OFTEN_GONE),

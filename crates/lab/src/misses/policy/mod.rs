@@ -13,6 +13,8 @@ mod arc;
 mod s3_fifo;
 mod w_tiny_lfu;
 mod belady;
+#[cfg(test)]
+mod tests;
 
 use super::queues::Key;
 

@@ -5,7 +5,8 @@
 //!
 //! Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO Queues are All You Need for Cache Eviction", SOSP
 //! 2023, algorithm 1: a tenth of the memory for new keys, and as many evicted keys as the main
-//! queue holds.
+//! queue holds. libCacheSim has another rule while the memory fills: once the small queue has its
+//! tenth, new keys enter the main queue, until the first key is evicted.
 
 use super::super::queues::{Key, Queues};
 use super::{Access, Policy};

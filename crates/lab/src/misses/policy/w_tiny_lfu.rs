@@ -2,11 +2,18 @@
 //! than the key that would go.
 //!
 //! Upstream:   `PolicyName::start`.
-//! Downstream: an LRU window, a segmented LRU, and a sketch of how often keys were read.
+//! Downstream: an LRU window, a segmented LRU, and counters of how often keys were read.
 //!
 //! Source: Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM
 //! Transactions on Storage 2017: a window of 1 %, a main memory of which 80 % are protected,
-//! counters of 4 bits that are halved after ten requests for each key that the memory holds.
+//! counters of 4 bits that are halved after ten requests for each key that the memory has room for.
+//! The paper's counters are a sketch, which needs less memory and counts a little more; ours are
+//! exact, so that figures do not depend on a hash. Memory in bytes has room for as many keys as it
+//! would hold with the mean size of those that are there.
+//!
+//! libCacheSim differs: it fills the window and the protected segment before it compares keys, its
+//! sketch has room for no more keys than the memory, notes no reads in the window, but keys that
+//! leave it, and is halved after 32 times as many requests as the memory has bytes.
 
 use super::super::queues::{Key, Queues};
 use super::queued::Slru;
@@ -16,16 +23,15 @@ use super::{Access, Policy};
 const WINDOW_PERCENT: u64 = 1;
 /// A counter of 4 bits.
 const COUNT_MAX: u8 = 15;
-/// The counters of a key in the sketch.
-const ROWS: usize = 4;
-/// Requests for each key in memory after which all counters are halved.
+/// Requests for each key that the memory has room for, after which all counters are halved.
 const SAMPLE: u64 = 10;
 
 pub(super) struct WTinyLfu {
+    capacity: u64,
     window_max: u64,
     window: Queues,
     main: Slru,
-    sketch: Sketch,
+    counters: Counters,
     /// Keys in memory.
     count: u64,
 }
@@ -34,10 +40,11 @@ impl WTinyLfu {
     pub(super) fn new(capacity: u64, keys: usize) -> Self {
         let window_max = capacity * WINDOW_PERCENT / 100;
         Self {
+            capacity,
             window_max,
             window: Queues::new(1, keys),
             main: Slru::new(capacity - window_max, keys),
-            sketch: Sketch::new(keys),
+            counters: Counters::new(keys),
             count: 0,
         }
     }
@@ -45,10 +52,10 @@ impl WTinyLfu {
     /// Moves a key from the window to the main memory, if it was read more often than each key that
     /// must go for it. Otherwise the key from the window goes, and no other.
     fn admit(&mut self, candidate: Key, bytes: u32) {
-        let reads = self.sketch.reads(candidate);
+        let reads = self.counters.reads(candidate);
         let mut lacking = self.main.lacking(bytes);
         for (victim, freed) in self.main.victims() {
-            if lacking == 0 || reads <= self.sketch.reads(victim) {
+            if lacking == 0 || reads <= self.counters.reads(victim) {
                 break;
             }
             lacking = lacking.saturating_sub(u64::from(freed));
@@ -59,6 +66,16 @@ impl WTinyLfu {
         }
         self.count -= self.main.make_room(bytes);
         self.main.insert(Access { key: candidate, bytes, next: 0 });
+    }
+
+    /// Requests between two halvings of the counters. Empty memory halves nothing.
+    fn sample(&self) -> u64 {
+        if self.count == 0 {
+            return u64::MAX;
+        }
+        let bytes = u128::from(self.bytes().max(1));
+        let keys = u128::from(self.count) * u128::from(self.capacity) / bytes;
+        u64::try_from(keys).unwrap_or(u64::MAX).saturating_mul(SAMPLE)
     }
 
     /// Moves keys on from the window until those that are left fit.
@@ -72,7 +89,7 @@ impl WTinyLfu {
 
 impl Policy for WTinyLfu {
     fn read(&mut self, access: Access) -> bool {
-        self.sketch.note(access.key, self.count);
+        self.counters.note(access.key, self.sample());
         if self.window.place(access.key).is_some() {
             self.window.shift(0, access.key);
             return true;
@@ -107,49 +124,29 @@ impl Policy for WTinyLfu {
     }
 }
 
-/// A count-min sketch: about how often a key was read. Recent reads weigh more.
-struct Sketch {
-    counters: Vec<u8>,
-    mask: usize,
+/// How often each key was read. Recent reads weigh more.
+struct Counters {
+    counts: Vec<u8>,
     noted: u64,
 }
 
-impl Sketch {
+impl Counters {
     fn new(keys: usize) -> Self {
-        let width = keys.next_power_of_two();
-        Self { counters: vec![0; ROWS * width], mask: width - 1, noted: 0 }
-    }
-
-    /// The counter of a key in each row.
-    fn places(&self, key: Key) -> [usize; ROWS] {
-        /// Odd multipliers of 64 bits: the constants of SplitMix64 and of MurmurHash3's finalizers.
-        const MULTIPLIERS: [u64; ROWS] = [
-            0x9e37_79b9_7f4a_7c15,
-            0xbf58_476d_1ce4_e5b9,
-            0x94d0_49bb_1331_11eb,
-            0xff51_afd7_ed55_8ccd,
-        ];
-        let mut row = 0;
-        MULTIPLIERS.map(|multiplier| {
-            let hash = (u64::from(key) + 1).wrapping_mul(multiplier);
-            let place = row * (self.mask + 1) + ((hash >> 32) as usize & self.mask);
-            row += 1;
-            place
-        })
+        Self { counts: vec![0; keys], noted: 0 }
     }
 
     fn reads(&self, key: Key) -> u8 {
-        self.places(key).map(|place| self.counters[place]).into_iter().min().expect("four rows")
+        self.counts[key as usize]
     }
 
-    fn note(&mut self, key: Key, keys_held: u64) {
-        for place in self.places(key) {
-            self.counters[place] = (self.counters[place] + 1).min(COUNT_MAX);
-        }
+    /// Counts a read. After `sample` of them all counters are halved.
+    fn note(&mut self, key: Key, sample: u64) {
+        let count = &mut self.counts[key as usize];
+        *count = (*count + 1).min(COUNT_MAX);
         self.noted += 1;
-        if self.noted >= SAMPLE * keys_held.max(64) {
+        if self.noted >= sample {
             self.noted /= 2;
-            self.counters.iter_mut().for_each(|counter| *counter /= 2);
+            self.counts.iter_mut().for_each(|count| *count /= 2);
         }
     }
 }

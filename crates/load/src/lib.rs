@@ -111,10 +111,13 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(words) => words,
         Err(error) => return refuse(&error),
     };
-    let options: Options = match parsed(&words) {
+    let mut options: Options = match parsed(&words) {
         Ok(options) => options,
         Err(code) => return code,
     };
+    if let Err(error) = options.steady.settle() {
+        return refuse(&error);
+    }
     let finished = match &options.command {
         None => run_steady(&options.steady, &words[1..]),
         Some(Command::Replay(replay)) => run_replay(replay),

@@ -268,7 +268,8 @@ pub(crate) struct SteadyOptions {
     pub(crate) value_size: Sizes,
     /// Exponent of Zipf-distributed keys: short for --popularity zipf:THETA
     #[arg(long, value_name = "THETA", overrides_with = "popularity")]
-    pub(crate) zipf: Option<f64>,
+    #[serde(skip)]
+    zipf: Option<f64>,
     /// Distribution of the requests over the keys: uniform, zipf:THETA, scrambled[:THETA],
     /// latest[:THETA], hotspot:KEYS,REQUESTS or sequential (see below)
     #[arg(long, default_value = "uniform", value_name = "DISTRIBUTION", overrides_with = "zipf")]
@@ -453,6 +454,16 @@ impl SteadyOptions {
             Some(theta) if theta >= 0.0 && theta.is_finite() => Ok(Choice::Zipf(theta)),
             Some(theta) => Err(format!("--zipf must be a number of at least 0, not {theta}")),
         }
+    }
+
+    /// Puts the short form of an option into the long one, so that the JSON of a report has one
+    /// answer.
+    ///
+    /// Errors: as `choice`.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        self.popularity = self.choice()?;
+        self.zipf = None;
+        Ok(())
     }
 
     /// Errors: an invalid option, as a message for the user (I1).

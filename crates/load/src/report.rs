@@ -90,9 +90,10 @@ pub(crate) struct Sweep {
     pub(crate) promise: Option<Promise>,
     /// The highest rate that keeps it.
     pub(crate) rate_per_s: Option<f64>,
-    /// The interval in which that rate lies with the confidence.
+    /// The interval in which that rate lies with at least the confidence. It has all steps that
+    /// contradict each other.
     pub(crate) low_per_s: Option<f64>,
-    /// Its upper end.
+    /// Its upper end. None: the generator was the limit, and that of the server may be higher.
     pub(crate) high_per_s: Option<f64>,
     /// A share of 1.
     pub(crate) confidence: Option<f64>,
@@ -165,13 +166,13 @@ impl Display for Sweep {
         self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
         if let (Some(promise), Some(rate)) = (self.promise, self.rate_per_s) {
             let percent = 100.0 * self.confidence.unwrap_or_default();
-            let (low, high) = (self.low_per_s.unwrap_or(rate), self.high_per_s.unwrap_or(rate));
-            writeln!(
-                f,
-                "search     {promise} is kept up to {rate:.0}/s ({low:.0} to {high:.0}/s with \
-                 {percent:.0} % confidence), {} steps",
-                self.steps.len()
-            )?;
+            let low = self.low_per_s.unwrap_or(rate);
+            write!(f, "search     {promise} is kept up to {rate:.0}/s ({low:.0}")?;
+            match self.high_per_s {
+                Some(high) => write!(f, " to {high:.0}/s with {percent:.0} % confidence")?,
+                None => f.write_str("/s or more: the generator was the limit")?,
+            }
+            writeln!(f, "), {} steps", self.steps.len())?;
             let doubtful = self.steps.iter().filter(|step| step.is_doubtful()).count();
             if doubtful > 0 {
                 writeln!(

@@ -11,11 +11,18 @@
 //! than the two rates between which the limit seems to be, because both may err.
 //!
 //! A step that breaks the promise while the generator was late says nothing about the server, so it
-//! is measured again, a few times.
+//! is measured again, a few times. After that it ends the search as a broken step does, but the
+//! result then is a lower bound for the server.
+//!
+//! The model knows no machine that is busy for a while, and steps beside the limit agree by chance.
+//! So the interval of the result is the one of the model, made so wide that it holds all rates at
+//! which steps contradict each other.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  The weights of the cells sum to 1.
 //! - I2  A search asks for at most `STEPS_MAX` steps.
+//! - I3  A result has its rate, each broken step below it and each kept step above it within its
+//!   interval.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -127,10 +134,12 @@ impl serde::Serialize for Promise {
 pub(crate) struct Found {
     /// The median of the probability.
     pub(crate) rate: f64,
-    /// The ends of the interval that holds `CONFIDENCE` of it.
+    /// The lower end of an interval that holds at least `CONFIDENCE` of it, and all contradictions
+    /// (I3).
     pub(crate) low: f64,
-    /// The upper end.
-    pub(crate) high: f64,
+    /// The upper end. `None`: only steps that say nothing about the server ended the search, so its
+    /// limit may be higher.
+    pub(crate) high: Option<f64>,
 }
 
 /// The result of a step.
@@ -155,19 +164,60 @@ pub(crate) struct Search {
     kept: Option<f64>,
     failed: Option<f64>,
     grid: Option<Grid>,
+    seen: Seen,
+}
+
+/// The ends of the rates at which steps had each verdict. A rate of no step is 0, or infinite.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    kept_most: f64,
+    broken_least: f64,
+    broken_most: f64,
+    /// Whether a step counted as broken that says nothing.
+    is_void: bool,
+}
+
+impl Seen {
+    const NOTHING: Self =
+        Self { kept_most: 0.0, broken_least: f64::INFINITY, broken_most: 0.0, is_void: false };
+
+    /// Adds a step that counts.
+    fn note(&mut self, rate: f64, verdict: Verdict) {
+        match verdict {
+            Verdict::Kept => self.kept_most = self.kept_most.max(rate),
+            Verdict::Broken => {
+                self.broken_least = self.broken_least.min(rate);
+                self.broken_most = self.broken_most.max(rate);
+            }
+            Verdict::Void => self.is_void = true,
+        }
+    }
+
+    /// The result, with the interval of the model made wider (I3).
+    fn widened(self, Interval { rate, low, high }: Interval) -> Found {
+        let (low, high) = (low.min(self.broken_least), high.max(self.kept_most));
+        // Beside steps that say nothing, only one that the server broke bounds its limit.
+        let high = match self.is_void {
+            false => Some(high),
+            true if self.broken_most > high => Some(self.broken_most),
+            true => None,
+        };
+        assert!(low <= rate && high.is_none_or(|high| rate <= high), "I3");
+        Found { rate, low, high }
+    }
 }
 
 impl Search {
     /// A search whose first step has this rate.
     pub(crate) fn new(rate: f64) -> Self {
         assert!((RATE_MIN..=RATE_MAX).contains(&rate), "the first rate is within the limits");
-        Self { rate, steps: 0, voids: 0, kept: None, failed: None, grid: None }
+        Self { rate, steps: 0, voids: 0, kept: None, failed: None, grid: None, seen: Seen::NOTHING }
     }
 
     /// The rate of the next step; `None` when the search is over.
     pub(crate) fn next(&self) -> Option<f64> {
         let is_narrow = self.grid.as_ref().is_some_and(|grid| {
-            let Found { rate, low, high } = grid.found();
+            let Interval { rate, low, high } = grid.interval();
             high - low <= WIDTH_MAX * rate
         });
         let is_within = (RATE_MIN..=RATE_MAX).contains(&self.rate);
@@ -182,10 +232,11 @@ impl Search {
             return;
         }
         self.voids = 0;
+        self.seen.note(self.rate, verdict);
         let is_kept = verdict == Verdict::Kept;
         if let Some(grid) = &mut self.grid {
             grid.weigh(self.rate, is_kept);
-            self.rate = grid.found().rate;
+            self.rate = grid.interval().rate;
             return;
         }
         match is_kept {
@@ -208,11 +259,19 @@ impl Search {
     /// Errors: no rate kept the promise, or every one did, as a message for the user.
     pub(crate) fn found(&self) -> Result<Found, String> {
         match (&self.grid, self.failed) {
-            (Some(grid), _) => Ok(grid.found()),
+            (Some(grid), _) => Ok(self.seen.widened(grid.interval())),
             (None, Some(failed)) => Err(format!("--search: even {failed:.0}/s breaks the promise")),
             (None, None) => Err("--search: no rate breaks the promise".into()),
         }
     }
+}
+
+/// The median of the probability, and the interval that holds `CONFIDENCE` of it.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    rate: f64,
+    low: f64,
+    high: f64,
 }
 
 /// The probability that the limit lies in each of several ranges of rates.
@@ -273,9 +332,9 @@ impl Grid {
         self.rate(CELLS as f64)
     }
 
-    fn found(&self) -> Found {
+    fn interval(&self) -> Interval {
         let tail = (1.0 - CONFIDENCE) / 2.0;
-        Found {
+        Interval {
             rate: self.quantile(0.5),
             low: self.quantile(tail),
             high: self.quantile(1.0 - tail),
@@ -384,9 +443,10 @@ mod tests {
         for seed in 0..20 {
             let (found, steps) = search("mean:50us", 50_000, 1_000.0, seed * 1_000);
             assert!((found.rate / limit - 1.0).abs() < 0.03, "{found:?}");
-            assert!(found.low < found.rate && found.rate < found.high, "{found:?}");
+            let high = found.high.expect("the server is the limit");
+            assert!(found.low < found.rate && found.rate < high, "{found:?}");
             assert!(steps < 40, "{steps}");
-            within += usize::from((found.low..found.high).contains(&limit));
+            within += usize::from((found.low..high).contains(&limit));
         }
         assert!(within >= 17, "{within} of 20");
     }
@@ -424,6 +484,29 @@ mod tests {
         }
         let found = search.found().expect("a rate");
         assert!((found.rate / 60_000.0 - 1.0).abs() < 0.05, "{found:?} {}", search.steps);
+        assert!(found.low < 5_000.0, "it saw broken promises there: {found:?}");
+    }
+
+    /// Steps that answer at random over a wide range of rates tell no narrow interval.
+    #[test]
+    fn the_interval_holds_all_steps_that_contradict_each_other() {
+        for seed in 0..20 {
+            let mut random = seed * 2_654_435_761_u64 + 1;
+            let mut search = Search::new(40_000.0);
+            let (mut broken, mut kept) = (f64::INFINITY, 0.0_f64);
+            while let Some(rate) = search.next() {
+                random = crate::random::mix(random);
+                let is_kept = rate < 30_000.0 || (rate < 75_000.0 && random % 2 == 0);
+                match is_kept {
+                    true => kept = kept.max(rate),
+                    false => broken = broken.min(rate),
+                }
+                search.tell(verdict(is_kept));
+            }
+            let Found { low, high, .. } = search.found().expect("a rate");
+            let high = high.expect("the server is the limit");
+            assert!(low <= broken && kept <= high, "I3: {low} {broken} {kept} {high}");
+        }
     }
 
     #[test]
@@ -446,6 +529,18 @@ mod tests {
         }
         let found = search.found().expect("a rate");
         assert!((found.rate / 5_000.0 - 1.0).abs() < 0.05, "{found:?}");
+        assert_eq!(found.high, None, "the server's limit is not known");
+        // It is, once a step far above is broken by the server itself.
+        let mut search = Search::new(1_000.0);
+        while let Some(rate) = search.next() {
+            search.tell(match rate {
+                rate if rate < 5_000.0 => Verdict::Kept,
+                rate if rate < 6_000.0 => Verdict::Void,
+                _ => Verdict::Broken,
+            });
+        }
+        let found = search.found().expect("a rate");
+        assert!(found.high.is_some_and(|high| high >= 8_000.0), "{found:?}");
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(crate) fn run(
         let Found { rate, low, high } = search.found()?;
         sweep.promise = Some(promise);
         (sweep.rate_per_s, sweep.confidence) = (Some(rate), Some(CONFIDENCE));
-        (sweep.low_per_s, sweep.high_per_s) = (Some(low), Some(high));
+        (sweep.low_per_s, sweep.high_per_s) = (Some(low), high);
     }
     let (_, mut report) = best.expect("a scan and a search have a step");
     report.sweep = Some(sweep);

@@ -137,6 +137,22 @@ fn a_scan_and_a_search_measure_their_steps() {
     assert_eq!((code, run), (ExitCode::from(2), Value::Null));
 }
 
+/// The short form of an option is the long one in the JSON.
+#[test]
+fn the_json_names_the_distribution_of_keys_that_was_used() {
+    let words = "--keys 500 --duration-s 0.1 --warm-up-s 0 --connections 2";
+    for (option, name, theta) in [
+        ("--zipf 0.9", "zipf", 0.9),
+        ("--popularity zipf:0.9", "zipf", 0.9),
+        ("--popularity latest:0.5", "latest", 0.5),
+    ] {
+        let (code, run) = load(&serve(Fault::None), &format!("{words} {option}"));
+        assert_eq!(code, ExitCode::SUCCESS, "{run}");
+        assert_eq!(number(&run, &format!("/options/popularity/{name}")), theta, "{run}");
+        assert_eq!(run.pointer("/options/zipf"), None, "one answer, not two: {run}");
+    }
+}
+
 #[test]
 fn a_preset_runs_and_one_that_cannot_is_refused() {
     let words = "--preset ycsb-d --keys 500 --duration-s 0.2 --warm-up-s 0 --connections 4 --check";

@@ -335,8 +335,8 @@ fn misses_are_counted_for_each_policy_and_size() {
     assert!(std::fs::read_to_string(out.join("turns.svg")).expect("written").starts_with("<svg"));
 }
 
-/// A record of `oracleGeneral` has the size of the object with its key, so the digits of the key are not
-/// added.
+/// A record of `oracleGeneral` has the size of the object with its key, so the digits of the key
+/// are not added.
 #[test]
 fn objects_of_equal_sizes_miss_by_bytes_as_they_do_by_number() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -14,11 +14,9 @@
 use std::io::{BufRead, Read as _};
 
 use super::reading::{Reading, Terms};
-use super::{Operation, Trace};
+use super::{LINE_BYTES_MAX, Operation, Trace};
 use crate::keys::KEY_BYTES_MAX;
 
-/// The longest line that is read; a longer one is left out and counted.
-pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 /// The greatest size of a key that a trace may give. Sizes of objects must fit into 32 bits.
 const KEY_SIZE_MAX: u64 = LINE_BYTES_MAX as u64;
 /// The mark that some editors put before a text in UTF-8.

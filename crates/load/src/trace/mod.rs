@@ -26,6 +26,8 @@ use serde::Serialize;
 
 pub use self::oddities::Oddities;
 
+/// The longest line that is read; a longer one is left out and counted.
+const LINE_BYTES_MAX: usize = 64 << 10;
 /// The first bytes of a zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The bytes after the first one of a zstd frame that is skipped. Tools that compress in parallel

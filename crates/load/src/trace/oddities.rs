@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::lines::LINE_BYTES_MAX;
+use super::LINE_BYTES_MAX;
 use crate::keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Counts of requests, by what is odd about them. All are 0 in a clean trace.

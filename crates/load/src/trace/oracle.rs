@@ -4,13 +4,13 @@
 //! Downstream: `reading` adds each request to the trace.
 //!
 //! ```text
-//! | second, u32 | object, u64 | bytes, u32 | next request, i64 |   all with the lowest byte first
+//! | second, u32 | object, u64 | bytes, u32 | next request, i64 |   lowest bytes first
 //! ```
 //! A record is a get of a key that is the number of the object. The bytes are those of the whole
 //! object, so the value has as many as are left beside the key's digits. The next request is the
 //! place of the object's next record in the file, counted from 0 or 1, or -1 or the greatest number
-//! if there is none. It is not needed here, but it shows whether a file is in this format: any other
-//! file contradicts itself within a few records.
+//! if there is none. It is not needed here, but it shows whether a file is in this format: other
+//! files contradict themselves within a few records.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  A key has one announced place.

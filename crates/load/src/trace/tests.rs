@@ -88,8 +88,8 @@ fn records_of_oracle_general_are_gets_of_their_objects() {
     assert_eq!(parse_bytes(b"5,a,1,1,1,get,0\n").expect("valid").key(0), b"a");
 }
 
-/// The bytes of a record are those of the object with its key. 7,496 objects of 40 bytes have keys of
-/// one to four digits.
+/// The bytes of a record are those of the object with its key. 7,496 objects of 40 bytes have keys
+/// of one to four digits.
 #[test]
 fn an_object_of_oracle_general_takes_the_bytes_that_its_record_says() {
     let records: Vec<_> = (0..7_496).map(|object| (1, object, 40, -1)).collect();
@@ -129,7 +129,7 @@ fn heads_and_impossible_keys_are_left_out_and_counted() {
 #[test]
 fn requests_that_are_not_replayed_as_they_stand_are_counted() {
     let long_key = "k".repeat(251);
-    let long_line = "k".repeat(3 * lines::LINE_BYTES_MAX);
+    let long_line = "k".repeat(3 * LINE_BYTES_MAX);
     let text = format!(
         "\u{feff}5,a,1,1,1,get,0\n5,{long_key},251,1,1,get,0\n5,,0,1,1,get,0\n5,{long_line}\n\
          7,b,1,1073741825,1,get,0\n6,c,1,1,1,get,4294967296\n4,d,1,1,1,get,0\n"
@@ -177,8 +177,8 @@ fn files_in_other_formats_are_refused() {
         .flat_map(|byte| [byte, 0])
         .collect();
     refused(&utf16[..72], "not in oracleGeneral format");
-    // VSCSI: sequence number, bytes, segments, command, version, block, time; 32 bytes each. 96 bytes
-    // are four records of 24.
+    // VSCSI: sequence number, bytes, segments, command, version, block, time; 32 bytes each. 96
+    // bytes are four records of 24.
     let vscsi: Vec<u8> = (0..60_u64)
         .flat_map(|at| {
             let words = [at as u32, 4_096, 1, 0x0001_0028];

@@ -360,9 +360,9 @@ fn every_policy_misses_as_a_model_of_its_paper() {
     }
 }
 
-/// The misses that libCacheSim 0.3.5 counts in the same trace, by objects, with memory for 40, 160 and
-/// 400. Its S3-FIFO, W-TinyLFU and Belady follow other rules than the papers (see their files, and
-/// `experiments/e040-policies`).
+/// The misses that libCacheSim 0.3.5 counts in the same trace, by objects, with memory for 40, 160
+/// and 400. Its S3-FIFO, W-TinyLFU and Belady follow other rules than the papers (see their files,
+/// and `experiments/e040-policies`).
 #[test]
 fn policies_miss_as_often_as_libcachesim_counts() {
     let trace = trace(30_000);

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use super::axis::{Axis, Scale};
-use super::{COLORS, FRAME, begin, escaped, labels, y_marks};
+use super::{COLORS, FRAME, Rounds, begin, escaped, labels, y_marks};
 
 /// The share of the place of a group that its bars take.
 const FILLED: f64 = 0.7;
@@ -26,6 +26,17 @@ pub(crate) struct Bar {
     pub(crate) range: (f64, f64),
     /// The text above it.
     pub(crate) text: String,
+    /// As of a point: the bar is hollow, and the count stands in its text.
+    pub(crate) unsupported: Option<Rounds>,
+}
+
+/// The bars with one name, one in each group or none.
+#[derive(Clone, Debug)]
+pub(crate) struct BarSeries {
+    pub(crate) name: String,
+    /// An index of [`COLORS`], modulo their number.
+    pub(crate) color: usize,
+    pub(crate) bars: Vec<Option<Bar>>,
 }
 
 /// Groups of bars.
@@ -37,8 +48,7 @@ pub(crate) struct Bars {
     pub(crate) x_label: String,
     pub(crate) y_label: String,
     pub(crate) groups: Vec<String>,
-    /// The bars with this name, one in each group or none.
-    pub(crate) series: Vec<(String, Vec<Option<Bar>>)>,
+    pub(crate) series: Vec<BarSeries>,
 }
 
 impl Bars {
@@ -46,55 +56,31 @@ impl Bars {
     ///
     /// Panics: it has no bar.
     pub(crate) fn svg(&self) -> String {
-        let bars = self.series.iter().flat_map(|(_, bars)| bars).flatten();
+        let bars = self.series.iter().flat_map(|series| &series.bars).flatten();
         let axis = Axis::of(Scale::FromZero, bars.flat_map(|bar| [bar.value, bar.range.1]));
-        let [left, upper, right, lower] = FRAME;
+        let [left, upper, right, _] = FRAME;
         let group_width = (right - left) / self.groups.len() as f64;
         let width = (group_width * FILLED / self.series.len() as f64).min(WIDTH_MAX);
-        let height = |value: f64| (lower - upper) * axis.share(value);
-        let mut svg = begin(&self.title, self.series.iter().map(|(name, _)| name));
+        let mut svg = begin(&self.title, self.series.iter().map(|series| &series.name));
         y_marks(&mut svg, &axis);
-        for (index, (name, bars)) in self.series.iter().enumerate() {
-            let fill = hatching(&mut svg, &self.id, index);
-            for (group, bar) in bars.iter().enumerate() {
+        for (index, series) in self.series.iter().enumerate() {
+            let paint = Paint::new(&mut svg, &self.id, index, series.color);
+            for (group, bar) in series.bars.iter().enumerate() {
                 let Some(bar) = bar else { continue };
                 let middle = left + group_width * (group as f64 + 0.5);
                 let x = middle + width * (index as f64 - self.series.len() as f64 / 2.0);
-                let (tall, center) = (height(bar.value), x + width / 2.0);
-                let (low, high) = (lower - height(bar.range.0), lower - height(bar.range.1));
-                let _ = writeln!(
-                    svg,
-                    "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\" {fill}/>\
-                     <path d=\"M{center:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8\" \
-                     stroke=\"white\" stroke-width=\"4\"/>\
-                     <path d=\"M{center:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8\" \
-                     stroke=\"black\" stroke-width=\"1.5\"/>",
-                    lower - tall,
-                    (width - 4.0).max(width / 2.0),
-                    center - 4.0,
-                    center - 4.0,
-                    center - 4.0,
-                    center - 4.0,
-                );
-                if width >= WIDTH_OF_TEXT {
-                    let _ = writeln!(
-                        svg,
-                        "<text x=\"{center:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
-                         font-size=\"12\">{}</text>",
-                        high.min(lower - tall) - 6.0,
-                        escaped(&bar.text)
-                    );
-                }
+                draw(&mut svg, &axis, bar, (x, width), &paint);
             }
             let (x, y) = (right + 16.0, upper + 10.0 + 24.0 * index as f64);
             let _ = writeln!(
                 svg,
-                "<rect x=\"{x}\" y=\"{}\" width=\"32\" height=\"14\" {fill}/>\
+                "<rect x=\"{x}\" y=\"{}\" width=\"32\" height=\"14\" {}/>\
                  <text x=\"{}\" y=\"{}\">{}</text>",
                 y - 8.0,
+                paint.filled,
                 x + 40.0,
                 y + 4.0,
-                escaped(name)
+                escaped(&series.name)
             );
         }
         self.names(&mut svg, group_width);
@@ -119,25 +105,73 @@ impl Bars {
     }
 }
 
-/// Defines the hatching of the series with this index, and returns the attributes that use it.
-fn hatching(svg: &mut String, chart: &str, index: usize) -> String {
-    let color = COLORS[index % COLORS.len()];
-    if index == 0 {
-        return "fill=\"#bbb\" stroke=\"black\"".to_owned();
-    }
-    let lines = match index % 3 {
-        1 => "M-2 2l4 -4M0 8l8 -8M6 10l4 -4",
-        2 => "M0 4h8",
-        _ => "M4 0v8M0 4h8",
-    };
-    let id = format!("{chart}-hatching-{index}");
+/// A bar with its range and its text, `(x, width)` of it from the left.
+fn draw(svg: &mut String, axis: &Axis, bar: &Bar, (x, width): (f64, f64), paint: &Paint) {
+    let [_, upper, _, lower] = FRAME;
+    let height = |value: f64| (lower - upper) * axis.share(value);
+    let (tall, center) = (height(bar.value), x + width / 2.0);
+    let (low, high) = (lower - height(bar.range.0), lower - height(bar.range.1));
+    let fill = if bar.unsupported.is_some() { &paint.hollow } else { &paint.filled };
     let _ = writeln!(
         svg,
-        "<pattern id=\"{id}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
-         <rect width=\"8\" height=\"8\" fill=\"white\"/>\
-         <path d=\"{lines}\" stroke=\"{color}\" stroke-width=\"2\"/></pattern>"
+        "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\" {fill}/>\
+         <path d=\"M{center:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8\" \
+         stroke=\"white\" stroke-width=\"4\"/>\
+         <path d=\"M{center:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8\" \
+         stroke=\"black\" stroke-width=\"1.5\"/>",
+        lower - tall,
+        (width - 4.0).max(width / 2.0),
+        center - 4.0,
+        center - 4.0,
+        center - 4.0,
+        center - 4.0,
     );
-    format!("fill=\"url(#{id})\" stroke=\"{color}\"")
+    if width < WIDTH_OF_TEXT {
+        return;
+    }
+    let mut line = |text: &str, above: f64| {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{center:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"12\">{}</text>",
+            high.min(lower - tall) - above,
+            escaped(text)
+        );
+    };
+    line(&bar.text, 6.0);
+    if let Some(rounds) = bar.unsupported {
+        line(&rounds.text(), 20.0);
+    }
+}
+
+/// The attributes of the bars of a series.
+struct Paint {
+    filled: String,
+    hollow: String,
+}
+
+impl Paint {
+    /// Defines the hatching of the series with this index and this color.
+    fn new(svg: &mut String, chart: &str, index: usize, color: usize) -> Self {
+        let color = COLORS[color % COLORS.len()];
+        let hollow = format!("fill=\"white\" stroke=\"{color}\" stroke-dasharray=\"3 2\"");
+        let lines = match index % 3 {
+            1 => "M-2 2l4 -4M0 8l8 -8M6 10l4 -4",
+            2 => "M0 4h8",
+            _ => "M4 0v8M0 4h8",
+        };
+        // The first series is plain.
+        let filling = match index {
+            0 => format!("<rect width=\"8\" height=\"8\" fill=\"{color}\" fill-opacity=\"0.3\"/>"),
+            _ => format!("<path d=\"{lines}\" stroke=\"{color}\" stroke-width=\"2\"/>"),
+        };
+        let id = format!("{chart}-hatching-{index}");
+        let _ = writeln!(
+            svg,
+            "<pattern id=\"{id}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
+             <rect width=\"8\" height=\"8\" fill=\"white\"/>{filling}</pattern>"
+        );
+        Self { filled: format!("fill=\"url(#{id})\" stroke=\"{color}\""), hollow }
+    }
 }
 
 #[cfg(test)]
@@ -147,12 +181,14 @@ mod tests {
     #[test]
     fn bars_are_as_tall_as_their_values() {
         let bar = |value: f64| {
-            Some(Bar { value, range: (value, value * 2.0), text: format!("v{value}") })
+            let (range, text) = ((value, value * 2.0), format!("v{value}"));
+            Some(Bar { value, range, text, unsupported: None })
         };
-        let series = vec![
-            ("a".to_owned(), vec![bar(25.0), None]),
-            ("b".to_owned(), vec![bar(50.0), bar(10.0)]),
-        ];
+        let mut few = bar(10.0);
+        few.as_mut().expect("a bar").unsupported = Some(Rounds { good: 1, all: 3 });
+        let series = |name: &str, color, bars| BarSeries { name: name.to_owned(), color, bars };
+        let series =
+            vec![series("a", 0, vec![bar(25.0), None]), series("b", 5, vec![bar(50.0), few])];
         let groups = vec!["first".to_owned(), "second".to_owned()];
         let [id, title, x_label, y_label] = ["i", "t", "x", "y"].map(str::to_owned);
         let svg = Bars { id, title, x_label, y_label, groups, series }.svg();
@@ -161,19 +197,26 @@ mod tests {
             assert!(svg.contains(tall), "{tall} in {svg}");
         }
         assert!(svg.contains(">first<") && svg.contains(">v10<"), "{svg}");
+        let hollow = format!("height=\"36.0\" fill=\"white\" stroke=\"{}\"", COLORS[5]);
+        assert!(svg.contains(&hollow) && svg.contains(">1 of 3<"), "{svg}");
         assert_eq!(svg.matches("width=\"32\"").count(), 2, "a row of the legend for each series");
     }
 
     #[test]
     fn names_of_many_groups_take_turns_on_several_lines() {
-        let bar = || Some(Bar { value: 1.0, range: (1.0, 1.0), text: "above".to_owned() });
+        let bar = || {
+            let (range, text) = ((1.0, 1.0), "above".to_owned());
+            Some(Bar { value: 1.0, range, text, unsupported: None })
+        };
         let bars = |count: usize| Bars {
             id: "i".to_owned(),
             title: String::new(),
             x_label: String::new(),
             y_label: "y".to_owned(),
             groups: (0..count).map(|index| format!("name of many letters {index}")).collect(),
-            series: ["a", "b", "c"].map(|name| (name.to_owned(), vec![bar(); count])).to_vec(),
+            series: ["a", "b", "c"]
+                .map(|name| BarSeries { name: name.to_owned(), color: 0, bars: vec![bar(); count] })
+                .to_vec(),
         };
         let (few, many) = (bars(3).svg(), bars(10).svg());
         assert_eq!(few.matches(">above<").count(), 9, "{few}");

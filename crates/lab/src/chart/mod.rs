@@ -4,7 +4,8 @@
 //! Downstream: files that browsers and printers show.
 //!
 //! Lines differ in color, in their dashes and in the signs of their points; bars in color and
-//! hatching. So a chart can be read without colors.
+//! hatching. So a chart can be read without colors. The color is that of a server, and the same in
+//! each chart; dashes, signs and hatching follow the place in the chart.
 
 use std::fmt::Write as _;
 
@@ -13,7 +14,7 @@ mod bars;
 mod ranking;
 
 pub(crate) use axis::{Axis, Scale, compact, short};
-pub(crate) use bars::{Bar, Bars};
+pub(crate) use bars::{Bar, BarSeries, Bars};
 pub(crate) use ranking::{Ranking, RankingBar};
 
 const WIDTH: f64 = 786.0;
@@ -26,6 +27,8 @@ const CHARACTER: f64 = 8.0;
 /// Colors that most color-blind readers can tell apart (Okabe and Ito, 2008), and black.
 pub(crate) const COLORS: [&str; 8] =
     ["#000000", "#d55e00", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#777777"];
+/// The size of the count beside a point that is not supported.
+const COUNT_SIZE: u32 = 11;
 const DASHES: [&str; 3] = ["", "7 3", "2 3"];
 const SIGNS: usize = 3;
 
@@ -41,12 +44,37 @@ pub(crate) struct Point {
     pub(crate) y: f64,
     /// The least and the greatest value that `y` stands for.
     pub(crate) range: Option<(f64, f64)>,
+    /// How many of how many rounds support the point, if they are less than half. It is drawn
+    /// hollow, with the count, and no line leads to it.
+    pub(crate) unsupported: Option<Rounds>,
+}
+
+/// A count of rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rounds {
+    pub(crate) good: usize,
+    pub(crate) all: usize,
+}
+
+impl Rounds {
+    /// The rounds, if less than half of them are good.
+    pub(crate) fn if_few(self) -> Option<Self> {
+        assert!(self.good <= self.all, "a good round is a round");
+        (2 * self.good < self.all).then_some(self)
+    }
+
+    /// As texts in charts and tables show it.
+    pub(crate) fn text(self) -> String {
+        format!("{} of {}", self.good, self.all)
+    }
 }
 
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
+    /// An index of [`COLORS`], modulo their number.
+    pub(crate) color: usize,
     /// From left to right.
     pub(crate) points: Vec<Point>,
 }
@@ -169,47 +197,84 @@ fn labels(svg: &mut String, x_label: &str, y_label: &str) {
 
 /// A line with its points, and its row in the legend.
 fn draw(svg: &mut String, index: usize, line: &Line, place: &impl Fn(f64, f64) -> (f64, f64)) {
-    let color = COLORS[index % COLORS.len()];
+    let color = COLORS[line.color % COLORS.len()];
     let dash = dash(index);
-    let mut path = String::new();
-    for point in &line.points {
-        let (x, y) = place(point.x, point.y);
-        let _ = write!(path, "{}{x:.1} {y:.1}", if path.is_empty() { 'M' } else { 'L' });
-        if let Some((low, high)) = point.range {
-            let ((_, low), (_, high)) = (place(point.x, low), place(point.x, high));
-            let _ = writeln!(
-                svg,
-                "<path d=\"M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h6M{:.1} {high:.1}h6\" \
-                 stroke=\"{color}\"/>",
-                x - 3.0,
-                x - 3.0
-            );
-        }
-    }
     let _ = writeln!(
         svg,
-        "<path d=\"{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" \
-         stroke-dasharray=\"{dash}\"/>"
+        "<path d=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" \
+         stroke-dasharray=\"{dash}\"/>",
+        path(line, place)
     );
-    let sign = |x: f64, y: f64| match index % SIGNS {
-        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{color}\"/>"),
-        1 => format!("<path d=\"M{x:.1} {:.1}l4 7h-8z\" fill=\"{color}\"/>", y - 4.0),
-        _ => format!("<path d=\"M{:.1} {:.1}h7v7h-7z\" fill=\"{color}\"/>", x - 3.5, y - 3.5),
-    };
     for point in &line.points {
-        let (x, y) = place(point.x, point.y);
-        let _ = writeln!(svg, "{}", sign(x, y));
+        draw_point(svg, index, color, point, place);
     }
     let (x, y) = (FRAME[2] + 16.0, FRAME[1] + 10.0 + 20.0 * index as f64);
     let _ = writeln!(
         svg,
         "<path d=\"M{x} {y}h32\" stroke=\"{color}\" stroke-width=\"1.8\" stroke-dasharray=\"{dash}\"/>\
          {}<text x=\"{}\" y=\"{}\">{}</text>",
-        sign(x + 16.0, y),
+        sign(index, x + 16.0, y, color, color),
         x + 40.0,
         y + 4.0,
         escaped(&line.name)
     );
+}
+
+/// The path through the points of a line. It is interrupted at each point that is not supported.
+fn path(line: &Line, place: &impl Fn(f64, f64) -> (f64, f64)) -> String {
+    let (mut path, mut is_begun) = (String::new(), false);
+    for point in &line.points {
+        if point.unsupported.is_some() {
+            is_begun = false;
+            continue;
+        }
+        let (x, y) = place(point.x, point.y);
+        let _ = write!(path, "{}{x:.1} {y:.1}", if is_begun { 'L' } else { 'M' });
+        is_begun = true;
+    }
+    path
+}
+
+/// A point with its range. One that is not supported is hollow, and has its count of rounds.
+fn draw_point(
+    svg: &mut String,
+    index: usize,
+    color: &str,
+    point: &Point,
+    place: &impl Fn(f64, f64) -> (f64, f64),
+) {
+    let (x, y) = place(point.x, point.y);
+    if let Some((low, high)) = point.range {
+        let ((_, low), (_, high)) = (place(point.x, low), place(point.x, high));
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h6M{:.1} {high:.1}h6\" \
+             stroke=\"{color}\"/>",
+            x - 3.0,
+            x - 3.0
+        );
+    }
+    let fill = if point.unsupported.is_some() { "white" } else { color };
+    let _ = writeln!(svg, "{}", sign(index, x, y, fill, color));
+    if let Some(rounds) = point.unsupported {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"{COUNT_SIZE}\" fill=\"{color}\">{}</text>",
+            x + 6.0,
+            y - 6.0,
+            rounds.text()
+        );
+    }
+}
+
+/// The sign of the points of the line with this index.
+fn sign(index: usize, x: f64, y: f64, fill: &str, color: &str) -> String {
+    let paint = format!("fill=\"{fill}\" stroke=\"{color}\"");
+    match index % SIGNS {
+        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" {paint}/>"),
+        1 => format!("<path d=\"M{x:.1} {:.1}l4 7h-8z\" {paint}/>", y - 4.0),
+        _ => format!("<path d=\"M{:.1} {:.1}h7v7h-7z\" {paint}/>", x - 3.5, y - 3.5),
+    }
 }
 
 /// A text within HTML or SVG.
@@ -222,7 +287,10 @@ mod tests {
     use super::*;
 
     fn chart(x_scale: Scale, y_scale: Scale, points: &[(f64, f64)]) -> Chart {
-        let point = |(x, y): &(f64, f64)| Point { x: *x, y: *y, range: None };
+        let point = |(x, y): &(f64, f64)| {
+            let (range, unsupported) = (None, None);
+            Point { x: *x, y: *y, range, unsupported }
+        };
         let points = points.iter().map(point).collect();
         Chart {
             title: "a < b".to_owned(),
@@ -230,7 +298,7 @@ mod tests {
             x_scale,
             y_label: "y".to_owned(),
             y_scale,
-            lines: vec![Line { name: "one".to_owned(), points }],
+            lines: vec![Line { name: "one".to_owned(), color: 0, points }],
             limit: None,
         }
     }
@@ -259,6 +327,23 @@ mod tests {
             svg.contains("M96 40.0H626\" stroke=\"black\"") && svg.contains(">limit<"),
             "{svg}"
         );
+    }
+
+    #[test]
+    fn a_point_without_support_is_hollow_and_no_line_leads_to_it() {
+        let points = [(0.0, 10.0), (25.0, 10.0), (50.0, 100.0), (75.0, 10.0), (100.0, 10.0)];
+        let mut chart = chart(Scale::FromZero, Scale::FromZero, &points);
+        chart.lines[0].color = 2;
+        chart.lines[0].points[2].unsupported = Rounds { good: 1, all: 3 }.if_few();
+        let svg = chart.svg();
+        // The line is in two parts, and all points but one are filled with its color.
+        let (color, ends) = (COLORS[2], ["M96.0 364.0L228.5 364.0M493.5 364.0L626.0 364.0"]);
+        assert!(svg.contains(ends[0]), "{svg}");
+        assert_eq!(svg.matches("r=\"3.5\" fill=\"white\"").count(), 1, "{svg}");
+        // Four points, and the sign of the legend.
+        assert_eq!(svg.matches(&format!("r=\"3.5\" fill=\"{color}\"")).count(), 5, "{svg}");
+        assert_eq!(svg.matches(">1 of 3<").count(), 1, "{svg}");
+        assert_eq!(Rounds { good: 1, all: 2 }.if_few(), None, "half is enough");
     }
 
     #[test]

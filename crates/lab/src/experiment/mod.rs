@@ -129,7 +129,15 @@ pub(crate) struct Server {
     /// Measured only if it is selected.
     #[serde(default)]
     pub(crate) optional: bool,
+    /// Its color in all figures. `None`: it is the only server of the file, so colors are those of
+    /// the values of options.
+    #[serde(skip)]
+    pub(crate) color: Option<usize>,
 }
+
+/// Servers that have the same colors in all reports. The others of a file get the colors behind
+/// these, in the order of the file.
+const COLORED: [&str; 2] = ["memcached", "kachel"];
 
 /// The load generator.
 #[derive(Clone, Debug, Deserialize)]
@@ -240,8 +248,9 @@ impl Experiment {
 
     /// Parses and checks the text of a file.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let experiment: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut experiment: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         experiment.check()?;
+        experiment.color();
         experiment.report.check_used(&experiment)?;
         Ok(experiment)
     }
@@ -249,6 +258,17 @@ impl Experiment {
     /// The offered rates in order; a closed loop is one step without a rate.
     pub(crate) fn rates(&self) -> Result<Vec<Option<f64>>, String> {
         self.steps.rates()
+    }
+
+    /// Gives the servers their colors, before some are left out.
+    fn color(&mut self) {
+        let mut next = COLORED.len();
+        let is_alone = self.servers.len() == 1;
+        for server in self.servers.iter_mut().filter(|_| !is_alone) {
+            let known = COLORED.iter().position(|name| *name == server.name);
+            server.color = Some(known.unwrap_or(next));
+            next += usize::from(known.is_none());
+        }
     }
 
     fn check(&self) -> Result<(), String> {

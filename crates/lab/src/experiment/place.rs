@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 
 use super::Experiment;
 use super::row::Row;
+use super::verdict::Subject;
+use crate::chart::Rounds;
 
 /// A load, and values of the options.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +51,15 @@ impl Experiment {
             words.push("a key".to_owned());
         }
         words.join(", ")
+    }
+
+    /// As `rounds_at`, at a place.
+    pub(crate) fn rounds_at_place(&self, rows: &[Row], place: &Place, server: &str) -> Rounds {
+        let case = self.of_case(place.case.as_deref());
+        let rows: Vec<Row> =
+            rows.iter().filter(|row| row.key.case == place.case).cloned().collect();
+        let (server, options) = (server.to_owned(), place.options.clone());
+        case.rounds_at(&rows, &Subject { server, options }, place.rate)
     }
 
     /// A column of one server at a place in each round.

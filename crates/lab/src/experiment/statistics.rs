@@ -5,7 +5,8 @@
 //!
 //! The interval is the percentile bootstrap (Efron 1979) of the median. The seed is fixed, so the
 //! same data give the same interval. With few rounds the interval is about the range, which is
-//! what few rounds can tell.
+//! what few rounds can tell. All of n rounds are on one side of the true median with a probability
+//! of 2^(1-n). With up to five rounds the confidence is the rest of that.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 /// Samples of the bootstrap.
 const RESAMPLES: usize = 10_000;
-/// The share of the samples that the interval holds.
+/// The share of the samples that the interval holds, and its confidence with enough rounds.
 const CONFIDENCE: f64 = 0.95;
 const SEED: u64 = 1;
 
@@ -30,6 +31,13 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
+    /// The confidence of the interval: that of the range, if there are few rounds.
+    pub(crate) fn confidence(&self) -> f64 {
+        let rounds = i32::try_from(self.rounds).unwrap_or(i32::MAX);
+        assert!(rounds > 0, "a summary has a round");
+        (1.0 - 2.0_f64.powi(1 - rounds)).min(CONFIDENCE)
+    }
+
     /// The summary of the figures of all rounds. `None` without any.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         assert!(values.iter().all(|value| value.is_finite()), "figures are numbers");
@@ -74,6 +82,9 @@ mod tests {
         assert_eq!((odd.rounds, odd.median, odd.least, odd.most), (3, 3.0, 1.0, 5.0));
         assert_eq!(Summary::of(&[4.0, 1.0]).expect("values").median, 2.5);
         assert_eq!(Summary::of(&[]), None);
+        let confidence = |count: usize| Summary::of(&vec![1.0; count]).map(|it| it.confidence());
+        let expected = [0.0, 0.5, 0.75, 0.875, 0.9375, 0.95, 0.95].map(Some);
+        assert_eq!([1, 2, 3, 4, 5, 6, 9].map(confidence), expected);
     }
 
     /// Of nine values the median of a sample is at least the k-th value with the probability that

@@ -6,12 +6,13 @@
 //! A figure of a server is compared with the same figure of the baseline in the same round, because
 //! rounds differ more than servers on a machine that is shared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{Capacity, Promise};
 use super::row::Row;
 use super::statistics::Summary;
 use super::{Experiment, Prediction};
+use crate::chart::Rounds;
 
 /// The lines of a figure: a server with values of the swept options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +105,36 @@ impl Experiment {
     ) -> BTreeMap<u32, f64> {
         let rows = steps(rows, subject, rate);
         rows.filter_map(|row| Some((row.key.round, row.value(column)?))).collect()
+    }
+
+    /// How many rounds support the step of a subject at a rate, of those in which the subject was
+    /// measured. A round in which it was overloaded before it came to this rate does not, nor one
+    /// whose step had errors or kept none of the definitions of capacity.
+    pub(crate) fn rounds_at(&self, rows: &[Row], subject: &Subject, rate: Option<f64>) -> Rounds {
+        let all: BTreeSet<u32> =
+            rows.iter().filter(|row| subject.has(row)).map(|row| row.key.round).collect();
+        let is_kept = |row: &Row| {
+            let mut kept = self.capacity.iter().map(|promise| promise.judge(row) == Some(true));
+            rate.is_none() || self.capacity.is_empty() || kept.any(|is_kept| is_kept)
+        };
+        let is_good = |row: &&Row| !row.has_errors() && is_kept(row);
+        let good: BTreeSet<u32> =
+            steps(rows, subject, rate).filter(is_good).map(|row| row.key.round).collect();
+        Rounds { good: good.len(), all: all.len() }
+    }
+
+    /// How many rounds have a capacity of a subject, of those in which it was measured.
+    pub(crate) fn rounds_with_capacity(
+        &self,
+        rows: &[Row],
+        subject: &Subject,
+        promise: Promise,
+    ) -> Rounds {
+        let all: BTreeSet<u32> =
+            rows.iter().filter(|row| subject.has(row)).map(|row| row.key.round).collect();
+        let capacities = self.capacities(rows, subject, promise);
+        let good = capacities.values().filter(|it| !matches!(it, Capacity::Below(_))).count();
+        Rounds { good, all: all.len() }
     }
 
     /// The judgment of a prediction by the rows, with its figure.

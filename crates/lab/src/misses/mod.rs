@@ -326,13 +326,23 @@ fn write(figures: &Figures, folder: &Path, stem: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The color of a policy, whichever others are drawn.
+fn color(policy: &str) -> usize {
+    let all = PolicyName::value_variants();
+    all.iter().position(|other| name(*other) == policy).unwrap_or(all.len())
+}
+
 fn chart(figures: &Figures) -> Chart {
     let mut lines: Vec<Line> = Vec::new();
     for row in &figures.rows {
-        let point = Point { x: row.part * 100.0, y: row.ratio, range: None };
+        let (x, y, range, unsupported) = (row.part * 100.0, row.ratio, None, None);
+        let point = Point { x, y, range, unsupported };
         match lines.iter_mut().find(|line| line.name == row.policy) {
             Some(line) => line.points.push(point),
-            None => lines.push(Line { name: row.policy.clone(), points: vec![point] }),
+            None => {
+                let (name, points) = (row.policy.clone(), vec![point]);
+                lines.push(Line { color: color(&name), name, points });
+            }
         }
     }
     // The engine's points lie between the sizes of `--memory`.

@@ -9,14 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::{Drawing, Figure, Table, number, of_rounds};
+use super::figure::{Cell, Drawing, Figure, Table, number};
 use super::figures::figures;
-use crate::chart::{Bar, Bars};
-use crate::experiment::Experiment;
+use crate::chart::{BarSeries, Bars};
 use crate::experiment::place::{Place, text_of};
 use crate::experiment::row::Row;
-use crate::experiment::statistics::Summary;
 use crate::experiment::verdict::{Subject, ratios};
+use crate::experiment::{Experiment, Server};
 
 /// A column that is compared in all cases.
 struct Column {
@@ -121,17 +120,17 @@ fn compared(
     let mut places = experiment.places(options);
     // A place may be missing in a run that is not over.
     places.retain(|place| experiment.servers.iter().any(|it| !values(place, &it.name).is_empty()));
+    let rounds = |place: &Place, server: &str| experiment.rounds_at_place(rows, place, server);
     let bar = |place: &Place, server: &str| {
         let ratios = ratios(&values(place, server), &values(place, &experiment.baseline));
-        let Summary { median, least, most, .. } = Summary::of(&of_rounds(&ratios))?;
-        Some(Bar { value: median, range: (least, most), text: number(median) })
+        Cell::new(ratios, rounds(place, server)).bar(number)
     };
-    let series: Vec<(String, Vec<Option<Bar>>)> = experiment
-        .servers
-        .iter()
-        .map(|it| (it.name.clone(), places.iter().map(|place| bar(place, &it.name)).collect()))
-        .collect();
-    series.iter().flat_map(|(_, bars)| bars).flatten().next()?;
+    let series = |server: &Server| {
+        let bars = places.iter().map(|place| bar(place, &server.name)).collect();
+        BarSeries { name: server.name.clone(), color: server.color.unwrap_or(0), bars }
+    };
+    let series: Vec<BarSeries> = experiment.servers.iter().map(series).collect();
+    series.iter().flat_map(|series| &series.bars).flatten().next()?;
     let name = |place: &Place| experiment.name_of(place, rows);
     let bars = Bars {
         id,
@@ -147,7 +146,9 @@ fn compared(
     let heads = servers_of(experiment);
     let mut table = Table::new(experiment, &heads, column.unit);
     for place in &places {
-        let cells = |subject: &Subject| values(place, &subject.server);
+        let cells = |subject: &Subject| {
+            Cell::new(values(place, &subject.server), rounds(place, &subject.server))
+        };
         table.add(experiment, &subjects, name(place), &cells, &number);
     }
     let with = match text_of(options) {
@@ -156,7 +157,7 @@ fn compared(
     };
     let note = format!(
         "{with}{} Bars are ratios to {} in the same round: medians, with vertical lines for their \
-         ranges.",
+         ranges. One is hollow, with a count, if less than half of the rounds support it.",
         column.note, experiment.baseline
     );
     let drawing = Drawing::Bars(bars);
@@ -241,7 +242,7 @@ rates = [100, 200]
         assert_eq!(names, ["closed", "many keys, a key", "open, 100/s", "open, 200/s"]);
         let Drawing::Bars(bars) = &of("Median response time").drawing else { panic!("bars") };
         let heights = |index: usize| -> Vec<f64> {
-            bars.series[index].1.iter().map(|bar| bar.as_ref().expect("a bar").value).collect()
+            bars.series[index].bars.iter().map(|bar| bar.as_ref().expect("a bar").value).collect()
         };
         assert_eq!((heights(0), heights(1)), (vec![1.0; 4], vec![0.5; 4]));
         let Drawing::Lines(_) = &of("Mean response time").drawing else { panic!("lines") };

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chart::{Bars, Chart, Line, Point, Ranking, Scale};
+use crate::chart::{Bar, Bars, Chart, Line, Point, Ranking, Rounds, Scale};
 use crate::experiment::Experiment;
 use crate::experiment::capacity::{Capacity, Promise};
 use crate::experiment::row::Row;
@@ -52,12 +52,17 @@ pub(super) struct Column {
 pub(super) const CAPACITY: &str = "The highest offered rate whose step kept the limit without an error. A step at which the \
      generator may have been the limit does not count. '>' and '<': the highest step of a round \
      kept the limit, or the lowest one broke it, so the capacity is beyond the steps. The table then \
-     has the highest step, or 0.";
+     has the highest step, or 'none'. A bar or a point is hollow, with a count, if less than half of \
+     the rounds have a capacity.";
 
 const RESPONSE: &str = "Response times count from the intended send time of each request. Points are \
-                        medians over the rounds, vertical lines their ranges.";
+                        medians over the rounds, vertical lines their ranges. A point is hollow, \
+                        with a count, if less than half of the rounds reached its step, without an \
+                        error and within a limit of the capacity.";
 
-const MEDIANS: &str = "Points and bars are medians over the rounds, vertical lines their ranges.";
+const MEDIANS: &str = "Points and bars are medians over the rounds, vertical lines their ranges. One \
+                       is hollow, with a count, if less than half of the rounds reached its step, \
+                       without an error and within a limit of the capacity.";
 
 /// The columns of the rows, in their order.
 pub(super) const COLUMNS: [Column; 16] = [
@@ -204,9 +209,52 @@ pub(super) fn bar_text(
     });
     let is_open = capacities.values().any(|it| matches!(it, Capacity::AtLeast(_)));
     match lowest {
-        Some(lowest) if value < lowest => format!("< {}", number(lowest)),
+        Some(lowest) if value < lowest => format!("{NONE} (< {})", number(lowest)),
         _ if is_open => format!("> {}", number(value)),
         _ => number(value),
+    }
+}
+
+/// In place of a capacity of 0: no step kept the limit.
+pub(super) const NONE: &str = "none";
+
+/// A figure of a subject.
+pub(super) struct Cell {
+    pub(super) by_round: BTreeMap<u32, f64>,
+    /// The rounds that support it, if they are few.
+    pub(super) unsupported: Option<Rounds>,
+}
+
+impl Cell {
+    /// A figure that so many rounds support.
+    pub(super) fn new(by_round: BTreeMap<u32, f64>, rounds: Rounds) -> Self {
+        Self { by_round, unsupported: rounds.if_few() }
+    }
+
+    /// The point of a chart at `x`. `None`: no round has the figure.
+    pub(super) fn point(&self, x: f64) -> Option<Point> {
+        let summary = Summary::of(&of_rounds(&self.by_round))?;
+        let range = Some((summary.least, summary.most));
+        Some(Point { x, y: summary.median, range, unsupported: self.unsupported })
+    }
+
+    /// The bar of a chart, with the text of its value. `None`: no round has the figure.
+    pub(super) fn bar(&self, text: impl Fn(f64) -> String) -> Option<Bar> {
+        let Summary { median, least, most, .. } = Summary::of(&of_rounds(&self.by_round))?;
+        let (range, text, unsupported) = ((least, most), text(median), self.unsupported);
+        Some(Bar { value: median, range, text, unsupported })
+    }
+
+    /// The median with its range, and the count of rounds if they are few.
+    fn text(&self, text: &dyn Fn(f64) -> String) -> String {
+        let Some(summary) = Summary::of(&of_rounds(&self.by_round)) else { return "-".to_owned() };
+        let Summary { rounds, median, least, most, .. } = summary;
+        let range = match rounds {
+            1 => text(median),
+            _ => format!("{} ({} to {})", text(median), text(least), text(most)),
+        };
+        let count = self.unsupported.map(|rounds| format!(", {} rounds", rounds.text()));
+        range + &count.unwrap_or_default()
     }
 }
 
@@ -230,22 +278,20 @@ impl Table {
         experiment: &Experiment,
         subjects: &[Subject],
         first: String,
-        values: &dyn Fn(&Subject) -> BTreeMap<u32, f64>,
+        values: &dyn Fn(&Subject) -> Cell,
         text: &dyn Fn(f64) -> String,
     ) {
         let mut row = vec![first];
         for subject in subjects {
             let own = values(subject);
-            row.push(Summary::of(&of_rounds(&own)).map_or("-".to_owned(), |summary| {
-                let Summary { rounds, median, least, most, .. } = summary;
-                match rounds {
-                    1 => text(median),
-                    _ => format!("{} ({} to {})", text(median), text(least), text(most)),
-                }
-            }));
+            row.push(own.text(text));
             if subject.server != experiment.baseline {
-                let ratios = ratios(&own, &values(&experiment.baseline_of(subject)));
-                row.push(Summary::of(&of_rounds(&ratios)).map_or("-".to_owned(), |summary| {
+                let base = values(&experiment.baseline_of(subject)).by_round;
+                let ratios = ratios(&own.by_round, &base);
+                // A capacity that was not found has no ratio.
+                let is_none = row.last().is_some_and(|cell| cell.starts_with(NONE));
+                let summary = Summary::of(&of_rounds(&ratios)).filter(|_| !is_none);
+                row.push(summary.map_or("-".to_owned(), |summary| {
                     let Summary { rounds, median, low, high, .. } = summary;
                     match rounds {
                         1 => format!("{median:.2}"),
@@ -263,6 +309,11 @@ impl Table {
 
 pub(super) fn of_rounds(values: &BTreeMap<u32, f64>) -> Vec<f64> {
     values.values().copied().collect()
+}
+
+/// A capacity, in units of which 1 is a step.
+pub(super) fn capacity(value: f64) -> String {
+    if value > 0.0 { format!("{value:.0}") } else { NONE.to_owned() }
 }
 
 /// A number with three significant digits, at least its whole part.

@@ -6,19 +6,16 @@
 //! A point is the median over the rounds, with the range. A ratio is that to the baseline in the
 //! same round, with its bootstrap interval.
 
-use std::collections::BTreeMap;
-
 use super::figure::{
-    CAPACITY, COLUMNS, Drawing, Figure, Table, bar_text, number, of_rounds, scale_of,
+    CAPACITY, COLUMNS, Cell, Drawing, Figure, Table, bar_text, capacity, number, scale_of,
 };
 use super::panel::Panel;
 use super::{grid, published};
-use crate::chart::{Bar, Bars, Chart, Limit, Line, Point, Scale};
+use crate::chart::{BarSeries, Bars, Chart, Limit, Line, Point, Scale};
 use crate::cost::{PerJoule, per_joule};
 use crate::experiment::Experiment;
 use crate::experiment::capacity::Promise;
 use crate::experiment::row::Row;
-use crate::experiment::statistics::Summary;
 use crate::experiment::verdict::Subject;
 
 /// The columns that are drawn unless the experiment names others.
@@ -75,17 +72,15 @@ fn against_load(panel: &Panel<'_>, rates: &[f64], name: &str) -> Option<Figure> 
     let column = COLUMNS.iter().find(|column| column.name == name)?;
     let Panel { experiment, rows, .. } = panel;
     let subjects = panel.subjects();
-    let values =
-        |subject: &Subject, rate: f64| experiment.column(rows, subject, column.name, Some(rate));
+    let values = |subject: &Subject, rate: f64| {
+        let by_round = experiment.column(rows, subject, column.name, Some(rate));
+        Cell::new(by_round, experiment.rounds_at(rows, subject, Some(rate)))
+    };
     let mut lines = Vec::new();
     for subject in &subjects {
-        let point = |rate: &f64| {
-            let summary = Summary::of(&of_rounds(&values(subject, *rate)))?;
-            let range = Some((summary.least, summary.most));
-            Some(Point { x: *rate / 1e3, y: summary.median, range })
-        };
+        let point = |rate: &f64| values(subject, *rate).point(*rate / 1e3);
         let points: Vec<Point> = rates.iter().filter_map(point).collect();
-        lines.push(Line { name: panel.name(subject), points });
+        lines.push(Line { name: panel.name(subject), color: panel.color(subject), points });
     }
     if lines.iter().all(|line| line.points.is_empty()) {
         return None;
@@ -136,25 +131,21 @@ fn capacities(panel: &Panel<'_>, id: &str) -> Option<Figure> {
     let Panel { experiment, rows, .. } = panel;
     let subjects = panel.subjects();
     let promises = &experiment.capacity;
-    let rates = |subject: &Subject, promise: &Promise| -> BTreeMap<u32, f64> {
+    let cell = |subject: &Subject, promise: &Promise, unit: f64| {
         let capacities = experiment.capacities(rows, subject, *promise).into_iter();
-        capacities.map(|(round, capacity)| (round, capacity.rate())).collect()
+        let by_round = capacities.map(|(round, it)| (round, it.rate() / unit)).collect();
+        Cell::new(by_round, experiment.rounds_with_capacity(rows, subject, *promise))
     };
     let bar = |subject: &Subject, promise: &Promise| {
-        let summary = Summary::of(&of_rounds(&rates(subject, promise)))?;
-        let thousand = |rate: f64| rate / 1e3;
-        let range = (thousand(summary.least), thousand(summary.most));
-        let value = thousand(summary.median);
-        let text = bar_text(experiment, rows, subject, *promise, value, 1e3);
-        Some(Bar { value, range, text })
+        let text = |value| bar_text(experiment, rows, subject, *promise, value, 1e3);
+        cell(subject, promise, 1e3).bar(text)
     };
-    let series: Vec<(String, Vec<Option<Bar>>)> = subjects
-        .iter()
-        .map(|subject| (panel.name(subject), promises.iter().map(|it| bar(subject, it)).collect()))
-        .collect();
-    if series.iter().flat_map(|(_, bars)| bars).flatten().all(|bar| bar.value == 0.0) {
-        return None;
-    }
+    let series = |subject: &Subject| {
+        let bars = promises.iter().map(|promise| bar(subject, promise)).collect();
+        BarSeries { name: panel.name(subject), color: panel.color(subject), bars }
+    };
+    let series: Vec<BarSeries> = subjects.iter().map(series).collect();
+    series.iter().flat_map(|series| &series.bars).flatten().next()?;
     let bars = Bars {
         id: id.to_owned(),
         title: String::new(),
@@ -165,8 +156,8 @@ fn capacities(panel: &Panel<'_>, id: &str) -> Option<Figure> {
     };
     let mut table = Table::new(experiment, &heads(panel, &subjects), "definition");
     for promise in promises {
-        let cells = |subject: &Subject| rates(subject, promise);
-        table.add(experiment, &subjects, promise.text(), &cells, &|rate| format!("{rate:.0}"));
+        let cells = |subject: &Subject| cell(subject, promise, 1.0);
+        table.add(experiment, &subjects, promise.text(), &cells, &capacity);
     }
     let note = CAPACITY.to_owned();
     let drawing = Drawing::Bars(bars);

@@ -9,12 +9,11 @@
 use std::collections::BTreeMap;
 
 use super::figure::{
-    CAPACITY, COLUMNS, Drawing, Figure, Table, bar_text, number, of_rounds, scale_of,
+    CAPACITY, COLUMNS, Cell, Drawing, Figure, NONE, Table, bar_text, number, scale_of,
 };
 use super::panel::Panel;
-use crate::chart::{Bar, Bars, Chart, Line, Point, Scale, compact};
+use crate::chart::{BarSeries, Bars, Chart, Line, Scale, compact};
 use crate::experiment::place::text_of;
-use crate::experiment::statistics::Summary;
 use crate::experiment::verdict::Subject;
 
 /// The least number of points of a line.
@@ -40,10 +39,11 @@ struct Series {
     options: BTreeMap<String, String>,
 }
 
-/// A figure of each subject: its values by round, and the text of a bar.
+/// A figure of each subject, and its text at a bar and in the table.
 struct Values<'v> {
-    of: &'v dyn Fn(&Subject) -> BTreeMap<u32, f64>,
+    of: &'v dyn Fn(&Subject) -> Cell,
     text: &'v dyn Fn(&Subject, f64) -> String,
+    in_table: &'v dyn Fn(f64) -> String,
 }
 
 impl Grid {
@@ -107,20 +107,15 @@ impl Grid {
         (y_label, y_scale): (&str, Scale),
         values: &Values<'_>,
     ) -> Option<Drawing> {
-        let summary = |place: usize, series: &Series| {
-            let subject = self.subject(panel, place, series);
-            Some((Summary::of(&of_rounds(&(values.of)(&subject)))?, subject))
-        };
+        let subject = |place: usize, series: &Series| self.subject(panel, place, series);
+        let color = |series: &Series| panel.color(&subject(0, series));
         let y_label = y_label.to_owned();
         if let Some(numbers) = self.numbers() {
             let line = |series: &Series| {
-                let point = |(place, x): (usize, &f64)| {
-                    let (summary, _) = summary(place, series)?;
-                    let range = Some((summary.least, summary.most));
-                    Some(Point { x: *x, y: summary.median, range })
-                };
+                let point =
+                    |(place, x): (usize, &f64)| (values.of)(&subject(place, series)).point(*x);
                 let points = numbers.iter().enumerate().filter_map(point).collect();
-                Line { name: series.name.clone(), points }
+                Line { name: series.name.clone(), color: color(series), points }
             };
             let lines: Vec<Line> = self.series.iter().map(line).collect();
             lines.iter().flat_map(|line| &line.points).next()?;
@@ -134,20 +129,15 @@ impl Grid {
             return Some(Drawing::Lines(chart));
         }
         let bar = |place: usize, series: &Series| {
-            let (summary, subject) = summary(place, series)?;
-            let range = (summary.least, summary.most);
-            let text = (values.text)(&subject, summary.median);
-            Some(Bar { value: summary.median, range, text })
+            let subject = subject(place, series);
+            (values.of)(&subject).bar(|value| (values.text)(&subject, value))
         };
         let bars = |series: &Series| {
             let bars = (0..self.places.len()).map(|place| bar(place, series)).collect();
-            (series.name.clone(), bars)
+            BarSeries { name: series.name.clone(), color: color(series), bars }
         };
-        let series: Vec<(String, Vec<Option<Bar>>)> = self.series.iter().map(bars).collect();
-        let is_empty = series.iter().flat_map(|(_, bars)| bars).flatten().all(|it| it.value == 0.0);
-        if is_empty {
-            return None;
-        }
+        let series: Vec<BarSeries> = self.series.iter().map(bars).collect();
+        series.iter().flat_map(|series| &series.bars).flatten().next()?;
         let groups = self.places.iter().map(|(text, _)| text.clone()).collect();
         let (id, title, x_label) = (id.to_owned(), String::new(), self.x_label.clone());
         Some(Drawing::Bars(Bars { id, title, x_label, y_label, groups, series }))
@@ -159,7 +149,7 @@ impl Grid {
         for (place, (text, _)) in self.places.iter().enumerate() {
             let subject = |series: &Series| self.subject(panel, place, series);
             let subjects: Vec<Subject> = self.series.iter().map(subject).collect();
-            table.add(panel.experiment, &subjects, text.clone(), values.of, &number);
+            table.add(panel.experiment, &subjects, text.clone(), values.of, values.in_table);
         }
         table
     }
@@ -170,8 +160,12 @@ pub(super) fn column(panel: &Panel<'_>, rate: Option<f64>, name: &str, id: &str)
     let column = COLUMNS.iter().find(|column| column.name == name)?;
     let grid = Grid::new(panel);
     let values = Values {
-        of: &|subject| panel.experiment.column(panel.rows, subject, name, rate),
+        of: &|subject| {
+            let by_round = panel.experiment.column(panel.rows, subject, name, rate);
+            Cell::new(by_round, panel.experiment.rounds_at(panel.rows, subject, rate))
+        },
         text: &|_, value| compact(value),
+        in_table: &number,
     };
     let drawing = grid.drawing(panel, id, (column.y_label, column.y_scale), &values)?;
     let mut note = column.note.to_owned();
@@ -191,8 +185,11 @@ pub(super) fn capacities(panel: &Panel<'_>, id: &str) -> Vec<Figure> {
         };
         let values = Values {
             of: &|subject| {
-                capacities(subject).map(|(round, it)| (round, it.rate() / 1e3)).collect()
+                let by_round = capacities(subject).map(|(round, it)| (round, it.rate() / 1e3));
+                let rounds = panel.experiment.rounds_with_capacity(panel.rows, subject, *promise);
+                Cell::new(by_round.collect(), rounds)
             },
+            in_table: &|value| if value > 0.0 { number(value) } else { NONE.to_owned() },
             text: &|subject, value| {
                 bar_text(panel.experiment, panel.rows, subject, *promise, value, 1e3)
             },

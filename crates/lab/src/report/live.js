@@ -6,8 +6,9 @@
 (function () {
   const figures = JSON.parse(document.getElementById("figures").textContent);
 
-  // The sign of a point: a circle, a triangle or a square, as in the still drawing.
-  function sign(context, kind, x, y, size) {
+  // The sign of a point: a circle, a triangle or a square, as in the still drawing. A point with a
+  // count is hollow.
+  function sign(context, kind, x, y, size, count) {
     context.beginPath();
     if (kind === 0) {
       context.arc(x, y, size, 0, 2 * Math.PI);
@@ -18,7 +19,18 @@
     } else {
       context.rect(x - size, y - size, 2 * size, 2 * size);
     }
-    context.fill();
+    if (count) {
+      const color = context.fillStyle;
+      context.fillStyle = "#fff";
+      context.fill();
+      context.stroke();
+      context.fillStyle = color;
+      context.font = (11 / 3.5) * size + "px sans-serif";
+      context.textAlign = "left";
+      context.fillText(count, x + 1.7 * size, y - 1.7 * size);
+    } else {
+      context.fill();
+    }
   }
 
   function marks(figure) {
@@ -53,7 +65,6 @@
         context.setLineDash([]);
         line.points.forEach(function (point) {
           const x = plot.valToPos(point[0], "x", true);
-          sign(context, line.sign, x, plot.valToPos(point[1], "y", true), 3.5 * ratio);
           const low = plot.valToPos(point[2], "y", true);
           const high = plot.valToPos(point[3], "y", true);
           context.beginPath();
@@ -64,6 +75,7 @@
           context.moveTo(x - 3 * ratio, high);
           context.lineTo(x + 3 * ratio, high);
           context.stroke();
+          sign(context, line.sign, x, plot.valToPos(point[1], "y", true), 3.5 * ratio, point[4]);
         });
       });
       context.restore();
@@ -76,23 +88,26 @@
     const data = [xs];
     const series = [{ label: figure.x_label.split(",")[0] }];
     figure.lines.forEach(function (line) {
-      const ys = new Map(line.points.map((point) => [point[0], point[1]]));
-      data.push(xs.map((x) => (ys.has(x) ? ys.get(x) : null)));
+      // A line leads over places without a point (undefined), and ends at a point that is not
+      // supported (null).
+      const ys = new Map(line.points.map((point) => [point[0], point[4] ? null : point[1]]));
+      data.push(xs.map((x) => ys.get(x)));
       series.push({
         label: line.name,
         stroke: line.color,
         width: 1.8,
         dash: line.dash,
-        spanGaps: true,
+        spanGaps: false,
         points: { show: false },
       });
     });
     const group = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
-    const shown = (value) => (value === null ? "" : group(Number(value.toPrecision(4))));
+    const shown = (value) => (value == null ? "" : group(Number(value.toPrecision(4))));
     const font = "13px sans-serif";
     const borders = { "": "solid", "7,3": "dashed", "2,3": "dotted" };
-    const ys = figure.lines.flatMap((line) => line.points.map((point) => point[1]));
-    const is_whole = (least, most) => least === Math.min(...ys) && most === Math.max(...ys);
+    const ys = data.slice(1).flat().filter((y) => y != null);
+    const is_whole = (least, most) =>
+      least == null || (least === Math.min(...ys) && most === Math.max(...ys));
     const decade = (least, most) => [
       10 ** Math.floor(Math.log10(least)),
       10 ** Math.max(Math.ceil(Math.log10(most)), Math.floor(Math.log10(least)) + 1),

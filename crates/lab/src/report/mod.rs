@@ -78,8 +78,10 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
         let runs = options.folders.iter().map(|folder| RunData::read(folder));
         let runs = runs.collect::<Result<Vec<RunData>, String>>()?;
         let path = options.out.clone().unwrap_or_else(|| options.folders[0].join("report.html"));
-        let folders = options.folders.iter().map(|folder| format!(" {}", folder.display()));
-        let command = format!("kachel-lab report{}", folders.collect::<String>());
+        let out = options.out.iter().flat_map(|out| ["--out".into(), out.display().to_string()]);
+        let folders = options.folders.iter().map(|folder| folder.display().to_string());
+        let words = folders.chain(out).map(|word| format!(" {}", page::quoted(&word)));
+        let command = format!("kachel-lab report{}", words.collect::<String>());
         let written = kachel_host::write_whole(&path, &page::page(&runs, &command));
         written.map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(format!("{}\n", path.display()))

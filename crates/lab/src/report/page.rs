@@ -8,6 +8,7 @@
 //! uPlot draws it on a screen so that a part can be enlarged. The rows of the raw data are part of
 //! the page, so a reader can compute with them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -20,6 +21,7 @@ use super::figures::figures;
 use crate::chart::{COLORS, Chart, Scale, dash, escaped};
 use crate::experiment::row::doubts;
 use crate::experiment::verdict::Verdict;
+use crate::run::NO_VERDICT;
 use crate::run::conditions::Conditions;
 
 const CSS: &str = include_str!("page.css");
@@ -91,7 +93,7 @@ fn section(
     body.push_str(&verdicts(run));
     body.push_str(&warnings(run));
     body.push_str(&conditions(&run.conditions));
-    let remake = format!("{} && {command}", run.conditions.command.join(" "));
+    let remake = format!("{} && {command}", remake(run));
     let (experiment, id) = (&run.experiment, format!("run-{index}"));
     let figures = match experiment.cases.is_empty() {
         true => figures(experiment, &run.rows, &id),
@@ -107,21 +109,55 @@ fn section(
     body.push_str("</section>\n");
 }
 
+/// The command that measures a run again into its folder, for a shell. A program that a variable
+/// names has a place of its own on each machine.
+fn remake(run: &RunData) -> String {
+    let given = |name: &str| {
+        let mut words = run.conditions.command.iter();
+        words.any(|word| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))
+    };
+    let servers = run.experiment.servers.iter().filter(|server| !given(&server.name));
+    let variables: BTreeSet<&String> =
+        servers.filter_map(|server| server.variable.as_ref()).collect();
+    let mut words: Vec<String> =
+        variables.into_iter().map(|name| format!("{name}=/path/to/program")).collect();
+    let mut of_run = run.conditions.command.iter().peekable();
+    // The first word is two: the program and its subcommand.
+    words.extend(of_run.next().cloned());
+    while let Some(word) = of_run.next() {
+        match word.as_str() {
+            "--out" => drop(of_run.next()),
+            word => words.push(quoted(word)),
+        }
+    }
+    words.extend(["--out".to_owned(), quoted(&run.folder.display().to_string())]);
+    words.join(" ")
+}
+
+/// A word for a shell.
+pub(super) fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:+@%".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 /// The verdict on each prediction.
 fn verdicts(run: &RunData) -> String {
     let mut table = Table {
-        head: ["verdict", "prediction", "figure", "median [95 % interval]"]
-            .map(Into::into)
-            .to_vec(),
+        head: ["verdict", "prediction", "figure", "median [interval]"].map(Into::into).to_vec(),
         rows: Vec::new(),
     };
     for prediction in &run.experiment.predictions {
         let (verdict, summary) = run.experiment.judge(prediction, &run.rows);
         let found = summary.map_or("-".to_owned(), |it| {
-            format!("{:.3} [{:.3}, {:.3}], {} rounds", it.median, it.low, it.high, it.rounds)
+            let percent = it.confidence() * 100.0;
+            let interval = format!("{:.3} [{:.3}, {:.3}]", it.median, it.low, it.high);
+            format!("{interval}, {} rounds: {percent:.0} % confidence", it.rounds)
         });
         let verdict = match run.conditions.is_smoke {
-            true => "none (smoke run)".to_owned(),
+            true => NO_VERDICT.to_owned(),
             false => verdict_text(verdict),
         };
         let terms = prediction.terms(&run.experiment.baseline);
@@ -279,12 +315,13 @@ fn live_figure(chart: &Chart, id: &str) -> serde_json::Value {
     let line = |(index, line): (usize, &crate::chart::Line)| {
         let point = |point: &crate::chart::Point| {
             let (low, high) = point.range.unwrap_or((point.y, point.y));
-            [point.x, point.y, low, high]
+            let count = point.unsupported.map(crate::chart::Rounds::text);
+            json!([point.x, point.y, low, high, count])
         };
         let dash: Vec<u32> = dash(index).split(' ').filter_map(|it| it.parse().ok()).collect();
         json!({
             "name": line.name,
-            "color": COLORS[index % COLORS.len()],
+            "color": COLORS[line.color % COLORS.len()],
             "dash": dash,
             "sign": index % 3,
             "points": line.points.iter().map(point).collect::<Vec<_>>(),
@@ -335,6 +372,19 @@ mod tests {
             (1_735_689_599.9, "2024-12-31 23:59 UTC"),
         ] {
             assert_eq!(date(unix_s), expected, "{unix_s}");
+        }
+    }
+
+    #[test]
+    fn words_for_a_shell_are_quoted_where_they_must_be() {
+        for (word, expected) in [
+            ("bench-out/a.b", "bench-out/a.b"),
+            ("many keys,gets", "'many keys,gets'"),
+            ("", "''"),
+            ("it's", "'it'\\''s'"),
+            ("$(a)", "'$(a)'"),
+        ] {
+            assert_eq!(quoted(word), expected);
         }
     }
 

@@ -64,6 +64,15 @@ impl<'e> Panel<'e> {
         free.name()
     }
 
+    /// The color of a server with these values, which is the same in each figure.
+    pub(super) fn color(&self, subject: &Subject) -> usize {
+        let servers = &self.experiment.servers;
+        let server = servers.iter().find(|server| server.name == subject.server);
+        let server = server.expect("a subject is a server of the experiment");
+        let place = || self.experiment.combinations().iter().position(|it| *it == subject.options);
+        server.color.or_else(place).unwrap_or(0)
+    }
+
     /// The title of a figure of this panel.
     pub(super) fn title(&self, title: &str) -> String {
         match self.options.is_empty() {

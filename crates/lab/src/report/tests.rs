@@ -89,10 +89,10 @@ fn a_swept_option_of_words_is_groups_of_bars() {
         (&bars.groups[..], &bars.x_label[..]),
         (&["TCP", "UDP"].map(str::to_owned)[..], "way")
     );
-    let names: Vec<&str> = bars.series.iter().map(|(name, _)| &name[..]).collect();
+    let names: Vec<&str> = bars.series.iter().map(|series| &series.name[..]).collect();
     assert_eq!(names.len(), 6);
     assert_eq!(names[..2], ["a, bytes = 8", "a, bytes = 64"]);
-    assert!(bars.series.iter().all(|(_, bars)| bars.iter().flatten().count() == 2));
+    assert!(bars.series.iter().all(|series| series.bars.iter().flatten().count() == 2));
     // Without an axis each combination is a group, and a server is a series.
     let figures = drawn(&closed);
     let Drawing::Bars(bars) = &figures[0].drawing else { panic!("a closed loop is bars") };
@@ -189,7 +189,9 @@ fn beside(errors: u64, warnings: &[&str]) -> BesideRow {
 
 /// The page of these rows.
 fn page_of(text: &str, rows: Vec<Row>) -> String {
-    let raw_conditions = r#"{"begin_unix_s": 0, "command": [], "is_smoke": false, "processor": "p",
+    let raw_conditions = r#"{"begin_unix_s": 0, "command":
+        ["kachel-lab run", "c", "--cases", "many keys", "--out", "bench-out/old"],
+        "is_smoke": false, "processor": "p",
         "cores": 2, "memory_bytes": 1, "kernel": "6", "governor": null, "laboratory": "0.1",
         "commit": null, "load_average": 0, "busy": [], "warnings": ["the first"], "servers": [],
         "load": []}"#;
@@ -287,4 +289,91 @@ fn published_figures_of_the_tree_are_the_known_ones() {
         }
     }
     assert!(count > 80, "{count}");
+}
+
+/// The median of the rounds that are left says nothing about those that were overloaded before.
+#[test]
+fn a_point_of_few_rounds_is_marked_in_the_chart_and_the_table() {
+    let text = TEXT.replace("rounds = 1", "rounds = 3");
+    let text = text.replace("[8, 64, 1200]", "[8]").replace("[\"TCP\", \"UDP\"]", "[\"TCP\"]");
+    let experiment = Experiment::parse(&text).expect("valid");
+    let mut rows = rows(&experiment);
+    let is_at = |row: &Row, server: &str, step: usize, round: u32| {
+        (&row.key.server[..], row.key.step, row.key.round) == (server, step, round)
+    };
+    // Of server a, one round broke the limit and one did not come to the second rate.
+    rows.retain(|row| !is_at(row, "a", 1, 2));
+    let broken = rows.iter_mut().find(|row| is_at(row, "a", 1, 3)).expect("a row");
+    broken.mean_us = 1e6;
+    // Of server b, two rounds had errors at the first rate.
+    rows.iter_mut()
+        .filter(|row| is_at(row, "b", 0, 1) || is_at(row, "b", 0, 2))
+        .for_each(|row| row.errors = 1);
+    let figures = figures(&experiment, &rows, "f");
+    let mean = figures.iter().find(|it| it.title == "Mean response time").expect("a figure");
+    let Drawing::Lines(chart) = &mean.drawing else { panic!("lines") };
+    let counts = |line: usize| {
+        let points = chart.lines[line].points.iter();
+        points.map(|it| it.unsupported.map(|rounds| rounds.text())).collect::<Vec<_>>()
+    };
+    let one = Some("1 of 3".to_owned());
+    assert_eq!((counts(0), counts(1)), (vec![None, one.clone()], vec![one, None]));
+    let cell = |row: usize, column: usize| &mean.table.rows[row][column];
+    assert!(cell(1, 1).ends_with(", 1 of 3 rounds"), "{}", cell(1, 1));
+    assert!(!cell(0, 1).contains("rounds"), "{}", cell(0, 1));
+}
+
+/// Also in a figure of a case that other servers do not serve.
+#[test]
+fn a_server_has_the_same_color_in_each_figure() {
+    let mut text = TEXT.replace("name = \"b\"", "name = \"kachel\"");
+    text += "[[server]]\nname = \"memcached\"\naddress = \"x\"\n\
+             [[server]]\nname = \"c\"\naddress = \"x\"\n";
+    let mut experiment = Experiment::parse(&text).expect("valid");
+    let colors = |experiment: &Experiment| {
+        let rows = rows(experiment);
+        let figures = figures(experiment, &rows, "f");
+        let lines = figures.iter().find_map(|figure| match &figure.drawing {
+            Drawing::Lines(chart) => Some(&chart.lines),
+            _ => None,
+        });
+        let of = |line: &crate::chart::Line| {
+            (line.name.split(',').next().expect("a name").to_owned(), line.color)
+        };
+        lines.expect("lines").iter().map(of).collect::<BTreeMap<_, _>>()
+    };
+    let expected = [("a", 2), ("c", 3), ("kachel", 1), ("memcached", 0)];
+    assert_eq!(colors(&experiment), expected.map(|(name, color)| (name.to_owned(), color)).into());
+    experiment.servers.retain(|server| server.name != "kachel");
+    assert_eq!(colors(&experiment)["c"], 3);
+}
+
+#[test]
+fn a_capacity_that_was_not_found_is_none_and_has_no_ratio() {
+    let text = TEXT.replace("[8, 64, 1200]", "[8]").replace("[\"TCP\", \"UDP\"]", "[\"TCP\"]");
+    let experiment = Experiment::parse(&text).expect("valid");
+    let mut rows = rows(&experiment);
+    rows.iter_mut().filter(|row| row.key.server == "b").for_each(|row| row.mean_us = 1e6);
+    let figures = figures(&experiment, &rows, "f");
+    let capacity = figures.iter().find(|it| it.title == "Capacity").expect("a figure");
+    assert_eq!(capacity.table.rows[0][1..], ["200", "none, 0 of 1 rounds", "-"]);
+    let Drawing::Bars(bars) = &capacity.drawing else { panic!("bars") };
+    let bar = bars.series[1].bars[0].as_ref().expect("a bar");
+    assert!(bar.text.starts_with("none (< "), "{}", bar.text);
+    // All servers without one: the figure says so.
+    rows.iter_mut().for_each(|row| row.mean_us = 1e6);
+    let figures = super::figures::figures(&experiment, &rows, "f");
+    assert!(figures.iter().any(|it| it.title == "Capacity" && it.table.rows.len() == 1));
+}
+
+/// The command measures into the folder that is shown, quotes its words, and names the variables of
+/// programs.
+#[test]
+fn the_page_says_how_it_is_made_again() {
+    let text = TEXT.replacen("address = \"x\"", "variable = \"PEER\"\narguments = [\"{port}\"]", 1);
+    let rows = rows(&Experiment::parse(TEXT).expect("valid"));
+    let page = page_of(&text, rows);
+    let command = "PEER=/path/to/program kachel-lab run c --cases 'many keys' --out f \
+                   &amp;&amp; kachel-lab report f";
+    assert!(page.contains(&format!("Made again by <code>{command}</code>")), "{page:.9000}");
 }

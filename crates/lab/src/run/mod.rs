@@ -28,6 +28,8 @@ mod measure;
 mod server;
 mod summary;
 
+pub(crate) use summary::NO_VERDICT;
+
 use crate::experiment::case::Selection;
 use crate::experiment::plan::Group;
 use crate::experiment::row::{Journal, Row};
@@ -90,14 +92,16 @@ struct Options {
 }
 
 impl Options {
-    /// The command line.
+    /// The command line, without the folders in which programs are.
     fn words(&self) -> Vec<String> {
         let mut words = vec!["kachel-lab run".to_owned(), self.name.display().to_string()];
         words.extend(self.smoke.then(|| "--smoke".to_owned()));
         words.extend(self.selection.words());
         for (name, path) in &self.programs {
+            // A program without a folder is searched.
+            let folder = if path.components().count() > 1 { "/path/to/" } else { "" };
             let program = server::file_name(path);
-            words.extend(["--program".to_owned(), format!("{name}={program}")]);
+            words.extend(["--program".to_owned(), format!("{name}={folder}{program}")]);
         }
         if let Some(out) = &self.out {
             words.extend(["--out".to_owned(), out.display().to_string()]);
@@ -501,7 +505,7 @@ mod tests {
         let words = "run capacity --program a=/opt/a/bin/memcached --program b=kachel --rounds 2";
         let options = Options::try_parse_from(words.split(' ')).expect("valid");
         let expected =
-            "kachel-lab run capacity --rounds 2 --program a=memcached --program b=kachel";
+            "kachel-lab run capacity --rounds 2 --program a=/path/to/memcached --program b=kachel";
         assert_eq!(options.words().join(" "), expected);
     }
 }

@@ -13,6 +13,9 @@ use crate::experiment::row::{Row, doubts};
 use crate::experiment::statistics::Summary;
 use crate::experiment::verdict::ratios;
 
+/// In place of a verdict of a smoke run.
+pub(crate) const NO_VERDICT: &str = "no verdict (smoke run)";
+
 /// The columns of the table, each with its name and the number of its decimals.
 const COLUMNS: [(&str, &str, usize); 5] = [
     ("achieved_per_s", "per second", 0),
@@ -50,7 +53,9 @@ pub(super) fn text(experiment: &Experiment, rows: &[Row]) -> String {
         let found = summary.map_or(String::new(), |it| {
             format!(": {:.3} ({:.3} to {:.3})", it.median, it.low, it.high)
         });
-        let _ = writeln!(text, "{}: {}{found}", verdict.text(), prediction.claim);
+        // Fractions of a second decide nothing.
+        let verdict = if experiment.is_smoke { NO_VERDICT } else { verdict.text() };
+        let _ = writeln!(text, "{verdict}: {}{found}", prediction.claim);
     }
     text
 }
@@ -65,8 +70,8 @@ fn capacities(experiment: &Experiment, rows: &[Row], case: &str) -> String {
             let capacities = experiment.capacities(rows, &subject, *promise);
             let shown: Vec<String> = capacities.values().map(|it| it.text()).collect();
             let rates: Vec<f64> = capacities.values().map(|it| Capacity::rate(*it)).collect();
-            let median = Summary::of(&rates)
-                .map_or("none".to_owned(), |summary| format!("{:.0}/s", summary.median));
+            let found = Summary::of(&rates).map(|summary| summary.median).filter(|it| *it > 0.0);
+            let median = found.map_or("none".to_owned(), |median| format!("{median:.0}/s"));
             let (name, rounds) = (subject.name(), shown.join(", "));
             let _ = writeln!(
                 text,
@@ -131,6 +136,12 @@ mod tests {
         let experiment = Experiment::parse(file).expect("valid");
         let mut row = row(1, "a", 0, 10.0, 1.0);
         row.rate_per_s = None;
+        let smoke = Experiment { is_smoke: true, ..experiment.clone() };
+        let said = text(&smoke, std::slice::from_ref(&row));
+        assert!(
+            said.ends_with("\nno verdict (smoke run): fast: 1.000 (1.000 to 1.000)\n"),
+            "{said}"
+        );
         let end = |row: &Row| text(&experiment, std::slice::from_ref(row));
         assert!(end(&row).ends_with("same round.\nconfirmed: fast: 1.000 (1.000 to 1.000)\n"));
         row.errors = 3;

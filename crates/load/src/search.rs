@@ -260,6 +260,10 @@ impl Search {
     pub(crate) fn found(&self) -> Result<Found, String> {
         match (&self.grid, self.failed) {
             (Some(grid), _) => Ok(self.seen.widened(grid.interval())),
+            (None, Some(failed)) if self.seen.broken_most == 0.0 => Err(format!(
+                "--search: the generator was late at each rate down to {failed:.0}/s, so nothing \
+                 is known about the server"
+            )),
             (None, Some(failed)) => Err(format!("--search: even {failed:.0}/s breaks the promise")),
             (None, None) => Err("--search: no rate breaks the promise".into()),
         }
@@ -496,7 +500,7 @@ mod tests {
             let (mut broken, mut kept) = (f64::INFINITY, 0.0_f64);
             while let Some(rate) = search.next() {
                 random = crate::random::mix(random);
-                let is_kept = rate < 30_000.0 || (rate < 75_000.0 && random % 2 == 0);
+                let is_kept = rate < 30_000.0 || (rate < 75_000.0 && random.is_multiple_of(2));
                 match is_kept {
                     true => kept = kept.max(rate),
                     false => broken = broken.min(rate),
@@ -553,6 +557,12 @@ mod tests {
             let error = search.found().expect_err("no limit");
             assert!(error.contains(words), "{error}");
         }
+        let mut search = Search::new(1_000.0);
+        while search.next().is_some() {
+            search.tell(Verdict::Void);
+        }
+        let error = search.found().expect_err("nothing is known");
+        assert!(error.contains("generator was late"), "{error}");
     }
 
     #[test]

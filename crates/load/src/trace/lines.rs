@@ -49,7 +49,8 @@ pub(super) fn parse(
             _ => &line,
         };
         let text = text.trim_ascii_end();
-        if !text.is_empty() && !(number == 1 && is_head(text)) {
+        let is_left_out = text.is_empty() || number == 1 && is_head(text);
+        if !is_left_out {
             take(&mut reading, text).map_err(named)?;
         }
     }

@@ -27,7 +27,7 @@ const PLACE_MAX: i64 = 1 << 40;
 
 /// Whether a file that starts with these bytes is in this format and not in lines.
 pub(super) fn is_oracle(start: &[u8]) -> bool {
-    start.iter().any(|&byte| byte == 0)
+    start.contains(&0)
 }
 
 /// One record.

@@ -76,7 +76,7 @@ fn of_wall(view: &WallView) -> String {
         "Time by the clock: {:.3} s, {} {}\n",
         view.seconds,
         view.threads,
-        plural(view.threads as u64, "thread", "threads")
+        plural(view.threads, "thread", "threads")
     );
     text.push_str(
         "  system calls: milliseconds in which at least one was open, its share, the sum over \

@@ -120,8 +120,7 @@ impl<'a> Draft<'a> {
                 let key_start = at.offset() + header.key_start();
                 arena.write(key_start, key);
                 if let Some(extent) = self.extent {
-                    let word = u64::from(extent.id) | u64::from(extent.blocks) << 32;
-                    arena.write(key_start + key.len(), &word.to_le_bytes());
+                    arena.write(key_start + key.len(), &extent.to_word().to_le_bytes());
                 }
                 let inline_bytes = inline[0].len() + inline[1].len();
                 debug_assert!(inline_bytes == header.inline_bytes(), "the header tells the length");
@@ -246,7 +245,7 @@ impl<'a> Item<'a> {
             return None;
         }
         let start = self.header.key_start() + self.header.key_bytes();
-        Some(ExtentId { id: self.word_32(start), blocks: self.word_32(start + 4) })
+        Some(ExtentId::from_word(self.word_64(start)))
     }
 
     /// The client's opaque 32 bits.
@@ -364,8 +363,7 @@ impl<'a> Item<'a> {
 
     /// Bytes that the item takes: in its segment, and in blocks.
     pub fn memory_bytes(&self) -> usize {
-        let blocks = self.extent().map_or(0, |extent| extent.blocks as usize);
-        self.header.item_bytes() + blocks * BLOCK_BYTES
+        self.header.item_bytes() + self.extent().map_or(0, ExtentId::memory_bytes)
     }
 
     /// Whether the death of this living item gives blocks back at once: its value is large and not
@@ -444,8 +442,7 @@ impl<'a> ItemValue<'a> {
     /// Bytes of the whole value.
     #[inline]
     pub fn bytes(&self) -> usize {
-        let blocks = self.extent.map_or(0, |extent| extent.blocks as usize);
-        blocks * BLOCK_BYTES + self.inline.len()
+        self.extent.map_or(0, ExtentId::value_bytes) + self.inline.len()
     }
 
     /// The whole value, when it lies in the segment; `None` for a large value.
@@ -460,8 +457,9 @@ impl<'a> ItemValue<'a> {
     /// The value's pieces in order, none of them empty. Cost: one cache miss a block.
     pub fn parts(&self) -> Parts<'a> {
         let blocks_left = self.extent.map_or(0, |extent| extent.blocks);
-        let block = self.extent.map_or(0, |extent| self.pool.first_block(extent));
-        Parts { pool: self.pool, block, blocks_left, inline: self.inline }
+        let block = self.extent.map_or(NONE, |extent| self.pool.first_block(extent.id));
+        let start = self.extent.map_or(0, |extent| extent.headroom as usize);
+        Parts { pool: self.pool, block, blocks_left, start, inline: self.inline }
     }
 
     /// Whether the value is exactly `bytes`.
@@ -482,6 +480,8 @@ pub struct Parts<'a> {
     pool: &'a Pool,
     block: u32,
     blocks_left: u32,
+    /// Where the value begins in the next block.
+    start: usize,
     inline: &'a [u8],
 }
 
@@ -491,7 +491,8 @@ impl<'a> Iterator for Parts<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         if self.blocks_left > 0 {
             debug_assert!(self.block != NONE, "B1: a chain has as many blocks as its item says");
-            let part = self.pool.block_bytes(self.block, BLOCK_BYTES);
+            let start = std::mem::take(&mut self.start);
+            let part = self.pool.block_bytes(self.block, start..BLOCK_BYTES);
             self.block = self.pool.next_block(self.block);
             self.blocks_left -= 1;
             return Some(part);

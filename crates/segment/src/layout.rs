@@ -15,7 +15,8 @@
 //!                          long CAS:1 | stale:1 | win sent:1 | extent:1 | dead:1 |
 //!                          extent given:1 | protocol mark:1 | remnant:1
 //! access, low bits first:  fetched:1 | reads:2 | turns:2 | second of the last access:27
-//! extent, low bits first:  extent:32 | blocks:32; 'value' then holds what follows the whole blocks
+//! extent, low bits first:  extent:32 | blocks:18 | headroom:14; 'value' then holds what follows
+//!                          the blocks (`pool::block`)
 //! ```
 //!
 //! Invariants:

@@ -6,8 +6,15 @@
 //!
 //! ```text
 //! per block:   next block:32 | previous block:32      extent:32 | last block:32 (B5)
-//! per extent:  first block:32 | shard:32              pins:63 | dead:1
+//! per extent:  first block:32 | shard:32              pins:31 | pinned blocks:32 | dead:1
+//! a value:     | headroom | its bytes ..  | .. | .. their last block is full |, then its rest
 //! ```
+//!
+//! The *headroom* is the part of the first block that holds nothing yet. Bytes before the value are
+//! written into it from its end on (`prepend`), and blocks are linked in front of the first one if
+//! it has no room. Blocks are linked behind the last one in the same way. So a value grows on both
+//! sides without a copy of its bytes, even while it is pinned: a reader that has pinned it knows
+//! its own first block, its own number of blocks and its own headroom.
 //!
 //! Invariants:
 //! - B1  Links, owners and bitmaps change under the pool's lock, except those of blocks that belong
@@ -17,22 +24,28 @@
 //! - B2  An extent is freed once: by the thread that brings its state to 'dead, no pins'.
 //! - B3  A block segment stands in the list of its number of free blocks. It is in no list if it
 //!   has no free block. It becomes idle when all its blocks are free.
-//! - B4  A pinned extent is neither freed nor moved, and nothing is linked behind it.
+//! - B4  A pinned extent is neither freed nor moved. Blocks that are linked to it while it is
+//!   pinned change no link that its readers follow, and no byte that they read.
 //! - B5  The first block of an extent that belongs to an item names the last one.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kachel_host::Region;
 use kachel_stdx::{Piece, Place};
 
 use super::{Free, NoMemory, Pool};
-use crate::BLOCK_BYTES;
 use crate::audit::Use;
 use crate::meta::{FIFO, List, NONE, Phase};
+use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX};
 
-/// Set in an extent's state once its item is gone; the other bits count pins.
+/// Set in an extent's state once its item is gone.
 const DEAD: u64 = 1 << 63;
+/// The bits of an extent's state that count pins.
+const PINS: u64 = (1 << PINNED_BLOCKS_SHIFT) - 1;
+/// The bits above the pins hold the number of blocks that count as pinned. It is 0 without a pin.
+const PINNED_BLOCKS_SHIFT: u32 = 31;
 
 /// Bytes of the table for each block: two words for the block, and two for an extent, because there
 /// may be as many extents as blocks.
@@ -41,6 +54,10 @@ pub(super) const TABLE_BYTES_PER_BLOCK: usize = 32;
 /// One call of [`Pool::gather_blocks`] moves blocks out of at most this many segments. Each may
 /// cost 63 copies of a block under the lock.
 const GATHER_SEGMENTS_MAX: usize = 4;
+
+/// The most bytes that one call of [`Pool::gather_blocks`] copies: all blocks of segments of the
+/// largest size.
+pub(crate) const GATHERED_BYTES_MAX: usize = GATHER_SEGMENTS_MAX * SEGMENT_BYTES_MAX;
 
 /// One call of [`Pool::gather_blocks`] looks for blocks of its shard in at most this many segments,
 /// under the lock. Each used block there costs two cache lines.
@@ -55,22 +72,57 @@ const GATHER_RANGE: usize = 256;
 pub(crate) struct Gathered {
     /// Whether a segment became free.
     pub(crate) freed: bool,
-    /// Whether blocks were moved. If so, another round may move more.
-    pub(crate) moved: bool,
+    /// The number of blocks that were moved. If there are some, another round may move more.
+    pub(crate) moved: usize,
 }
+
+/// Bits of the number of blocks of an extent in the word of its item. The other bits of that half
+/// are the headroom.
+const BLOCKS_BITS: u32 = 32 - BLOCK_BYTES.trailing_zeros();
+/// The most blocks of an extent: 4 GiB.
+pub(crate) const EXTENT_BLOCKS_MAX: usize = (1 << BLOCKS_BITS) - 1;
 
 /// The blocks of one large value: a chain in the pool, without the value's rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExtentId {
     pub(crate) id: u32,
     pub(crate) blocks: u32,
+    /// Bytes at the start of the first block that hold nothing of the value yet. They are less than
+    /// a block.
+    pub(crate) headroom: u32,
 }
 
 impl ExtentId {
+    /// Bytes of the value that its blocks hold.
+    pub(crate) const fn value_bytes(self) -> usize {
+        self.memory_bytes() - self.headroom as usize
+    }
+
     /// Bytes of its blocks.
-    pub(crate) const fn bytes(self) -> usize {
+    pub(crate) const fn memory_bytes(self) -> usize {
         self.blocks as usize * BLOCK_BYTES
     }
+
+    /// The word that an item has for its blocks.
+    pub(crate) fn to_word(self) -> u64 {
+        debug_assert!(self.blocks as usize <= EXTENT_BLOCKS_MAX && self.blocks > 0);
+        debug_assert!((self.headroom as usize) < BLOCK_BYTES, "the first block holds a byte");
+        pair(self.id, self.blocks | self.headroom << BLOCKS_BITS)
+    }
+
+    /// The extent that [`Self::to_word`] gave as a word.
+    pub(crate) const fn from_word(word: u64) -> Self {
+        let high = (word >> 32) as u32;
+        let blocks = high & EXTENT_BLOCKS_MAX as u32;
+        Self { id: word as u32, blocks, headroom: high >> BLOCKS_BITS }
+    }
+}
+
+/// What is linked to the blocks of a value: a finished extent of an upload, and its last block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Linked {
+    pub(crate) extent: ExtentId,
+    pub(crate) last: u32,
 }
 
 /// The blocks that an upload has taken and not begun yet, in the order in which it took them. They
@@ -123,8 +175,8 @@ impl ExtentTable {
     }
 }
 
-fn pair(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
+const fn pair(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
 }
 
 fn low(word: &AtomicU64) -> u32 {
@@ -154,9 +206,9 @@ impl BlockLists {
 }
 
 impl Pool {
-    /// The first block of an extent that has any.
-    pub(crate) fn first_block(&self, extent: ExtentId) -> u32 {
-        low(self.extents.head(extent.id))
+    /// The first block of an extent.
+    pub(crate) fn first_block(&self, id: u32) -> u32 {
+        low(self.extents.head(id))
     }
 
     /// The block after `block` in its chain.
@@ -164,10 +216,10 @@ impl Pool {
         low(self.extents.links(block))
     }
 
-    /// The first `length` bytes of a block.
-    pub(crate) fn block_bytes(&self, block: u32, length: usize) -> &[u8] {
-        assert!(length <= BLOCK_BYTES);
-        self.arena.bytes(block as usize * BLOCK_BYTES, length)
+    /// Bytes of a block.
+    pub(crate) fn block_bytes(&self, block: u32, range: Range<usize>) -> &[u8] {
+        assert!(range.end <= BLOCK_BYTES);
+        self.arena.bytes(block as usize * BLOCK_BYTES + range.start, range.len())
     }
 
     /// Bytes of a block that belongs to an upload, for its landing.
@@ -182,8 +234,9 @@ impl Pool {
         self.arena.audit.write(block as usize * BLOCK_BYTES + start, length);
     }
 
-    /// Copies into a block that belongs to an upload; nothing reads it yet.
-    pub(super) fn write_block(&self, block: u32, start: usize, bytes: &[u8]) {
+    /// Copies into a block that belongs to an upload, or into headroom; nothing reads the bytes
+    /// yet.
+    pub(crate) fn write_block(&self, block: u32, start: usize, bytes: &[u8]) {
         assert!(start + bytes.len() <= BLOCK_BYTES);
         self.arena.write(block as usize * BLOCK_BYTES + start, bytes);
     }
@@ -324,52 +377,100 @@ impl Pool {
         self.extents.owner(first).store(pair(extent.id, last), Ordering::Relaxed); // B5
     }
 
-    /// Links the blocks of `tail`, a finished extent of an upload whose last block is `tail_last`,
-    /// behind `extent`, which belongs to an item and is not pinned. Only the thread of the extent's
-    /// shard may call this (B1). Afterwards no extent has the number of `tail`.
+    /// Links the blocks of `tail` behind `extent`, which belongs to an item. Only the thread of the
+    /// extent's shard may call this (B1). Afterwards no extent has the number of `tail`.
     ///
     /// Cost: the lock, and two words for each block of the tail.
-    pub(crate) fn link_extent(&self, extent: ExtentId, tail: ExtentId, tail_last: u32) {
+    pub(crate) fn link_behind(&self, extent: ExtentId, tail: Linked) {
         let mut free = self.lock();
-        assert!(self.extents.state(extent.id).load(Ordering::Acquire) == 0, "B4");
-        let (first, tail_first) = (self.first_block(extent), self.first_block(tail));
+        let (first, tail_first) = (self.first_block(extent.id), self.first_block(tail.extent.id));
         let last = high(self.extents.owner(first));
         debug_assert!(self.next_block(last) == NONE, "B5");
         self.extents.set_links(last, tail_first, high(self.extents.links(last)));
         self.extents.set_links(tail_first, self.next_block(tail_first), last);
-        let mut block = tail_first;
-        for _ in 0..tail.blocks {
+        self.take_over(&mut free, extent, tail.extent, NONE);
+        self.extents.owner(first).store(pair(extent.id, tail.last), Ordering::Relaxed); // B5
+    }
+
+    /// Links the blocks of `front` in front of `extent`, as [`Self::link_behind`] does behind it.
+    pub(crate) fn link_before(&self, extent: ExtentId, front: Linked) {
+        let mut free = self.lock();
+        let (first, front_first) = (self.first_block(extent.id), self.first_block(front.extent.id));
+        let last = high(self.extents.owner(first));
+        debug_assert!(self.next_block(last) == NONE && self.next_block(front.last) == NONE, "B5");
+        self.extents.set_links(first, self.next_block(first), front.last);
+        self.extents.set_links(front.last, first, high(self.extents.links(front.last)));
+        self.take_over(&mut free, extent, front.extent, first);
+        self.extents.owner(first).store(extent.id.into(), Ordering::Relaxed);
+        let head = self.extents.head(extent.id);
+        head.store(pair(front_first, high(head)), Ordering::Relaxed);
+        self.extents.owner(front_first).store(pair(extent.id, last), Ordering::Relaxed); // B5
+    }
+
+    /// Makes `extent` the owner of the blocks of `linked`, which end before `end`, and counts them
+    /// as pinned if it is pinned. No extent has the number of `linked` any more.
+    fn take_over(&self, free: &mut Free, extent: ExtentId, linked: ExtentId, end: u32) {
+        let mut block = self.first_block(linked.id);
+        for _ in 0..linked.blocks {
             self.extents.owner(block).store(extent.id.into(), Ordering::Relaxed);
             block = self.next_block(block);
         }
-        debug_assert!(block == NONE, "B1: a chain has as many blocks as its upload says");
-        self.extents.owner(first).store(pair(extent.id, tail_last), Ordering::Relaxed); // B5
-        free.blocks.extents_unused.push(tail.id);
+        debug_assert!(block == end, "B1: a chain has as many blocks as its upload says");
+        free.blocks.extents_unused.push(linked.id);
+        self.count_linked(extent, linked);
+    }
+
+    /// Counts the blocks of `linked` as pinned, if `extent` is pinned. They count before any thread
+    /// can count them as unpinned (`pinned`, P2).
+    fn count_linked(&self, extent: ExtentId, linked: ExtentId) {
+        let state = self.extents.state(extent.id);
+        if state.load(Ordering::Acquire) & PINS == 0 {
+            return; // Only this thread makes a first pin.
+        }
+        self.count_pinned(linked.memory_bytes());
+        let blocks = u64::from(linked.blocks) << PINNED_BLOCKS_SHIFT;
+        let add = |state: u64| (state & PINS > 0).then(|| state + blocks);
+        if state.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_err() {
+            self.count_unpinned(linked.memory_bytes());
+        }
     }
 
     /// Pins an extent, so that its blocks stay in place until [`Self::unpin_extent`]. Only the
     /// thread of its shard or of its upload may call this. Returns whether it is the only pin.
     pub(crate) fn pin_extent(&self, extent: ExtentId) -> bool {
-        let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
+        let pinned = |state: u64| match state & PINS {
+            0 => Some(state + 1 + (u64::from(extent.blocks) << PINNED_BLOCKS_SHIFT)),
+            _ => Some(state + 1),
+        };
+        let state = self.extents.state(extent.id);
+        let (Ok(before) | Err(before)) =
+            state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pinned);
         assert!(before & DEAD == 0, "B2: only a living item's or upload's extent is pinned");
-        before == 0
+        before & PINS == 0
     }
 
     /// Pins again an extent that the caller has pinned, on any thread. Its item may be gone.
-    pub(super) fn pin_again(&self, extent: ExtentId) {
-        let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
-        assert!(before & !DEAD > 0, "B2: only what is pinned is pinned again");
+    pub(super) fn pin_again(&self, id: u32) {
+        let before = self.extents.state(id).fetch_add(1, Ordering::Relaxed);
+        assert!(before & PINS > 0, "B2: only what is pinned is pinned again");
     }
 
-    /// Undoes one [`Self::pin_extent`] or [`Self::pin_again`], from any thread. Returns whether it
-    /// was the last pin.
-    pub(crate) fn unpin_extent(&self, extent: ExtentId) -> bool {
-        let before = self.extents.state(extent.id).fetch_sub(1, Ordering::AcqRel);
-        assert!(before & !DEAD > 0, "B2: an extent is unpinned as often as it was pinned");
-        if before == DEAD | 1 {
-            self.free_extent(extent);
+    /// Undoes one [`Self::pin_extent`] or [`Self::pin_again`], from any thread. If it was the last
+    /// pin, returns the number of blocks that counted as pinned.
+    pub(crate) fn unpin_extent(&self, id: u32) -> Option<u32> {
+        let unpinned = |state: u64| match state & PINS {
+            1 => Some(state & DEAD),
+            _ => Some(state - 1),
+        };
+        let state = self.extents.state(id);
+        let (Ok(before) | Err(before)) =
+            state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, unpinned);
+        assert!(before & PINS > 0, "B2: an extent is unpinned as often as it was pinned");
+        let is_last = before & PINS == 1;
+        if is_last && before & DEAD != 0 {
+            self.free_extent(id);
         }
-        before & !DEAD == 1
+        is_last.then_some(((before & !DEAD) >> PINNED_BLOCKS_SHIFT) as u32)
     }
 
     /// Whether the death of the extent's living item gives blocks back at once: it has some, and is
@@ -378,30 +479,37 @@ impl Pool {
     pub(crate) fn frees_blocks(&self, extent: ExtentId) -> bool {
         let state = self.extents.state(extent.id).load(Ordering::Acquire);
         debug_assert!(state & DEAD == 0, "B2: the item of a living extent lives");
-        state == 0 && extent.blocks > 0
+        state == 0
     }
 
     /// Drops an extent whose item is gone: frees its blocks now, or has the last unpin free them
-    /// (B2).
-    pub(crate) fn drop_extent(&self, extent: ExtentId) {
+    /// (B2). Returns the number of blocks that were freed.
+    pub(crate) fn drop_extent(&self, extent: ExtentId) -> usize {
         let before = self.extents.state(extent.id).fetch_or(DEAD, Ordering::AcqRel);
         assert!(before & DEAD == 0, "B2: an extent dies once");
-        if before == 0 {
-            self.free_extent(extent);
+        if before != 0 {
+            return 0;
         }
+        let freed = self.free_extent(extent.id);
+        debug_assert!(freed == extent.blocks as usize, "B1: as many blocks as its item says");
+        freed
     }
 
-    pub(crate) fn free_extent(&self, extent: ExtentId) {
+    /// Frees the blocks of an extent. Returns their number. Cost: the lock, and four cache lines
+    /// for each block.
+    pub(crate) fn free_extent(&self, id: u32) -> usize {
         let mut free = self.lock();
-        let mut block = self.first_block(extent);
-        for _ in 0..extent.blocks {
-            assert!(low(self.extents.owner(block)) == extent.id, "B1: a chain stays in its extent");
+        let mut freed = 0;
+        let mut block = self.first_block(id);
+        while block != NONE {
+            assert!(low(self.extents.owner(block)) == id, "B1: a chain stays in its extent");
             let next = self.next_block(block);
             self.give_block(&mut free, block);
-            block = next;
+            (freed, block) = (freed + 1, next);
         }
-        debug_assert!(block == NONE, "B1: a chain has as many blocks as its item says");
-        free.blocks.extents_unused.push(extent.id);
+        debug_assert!(freed > 0 && freed <= EXTENT_BLOCKS_MAX, "B1: an extent has blocks");
+        free.blocks.extents_unused.push(id);
+        freed
     }
 
     /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments that have any
@@ -431,8 +539,8 @@ impl Pool {
         let mut gathered = Gathered::default();
         for &segment in &candidates[..found] {
             let Gathered { freed, moved } = self.empty_segment(&mut free, segment, shard);
-            debug_assert!(moved || !freed, "a segment comes free by a move");
-            gathered.moved |= moved;
+            debug_assert!(moved > 0 || !freed, "a segment comes free by a move");
+            gathered.moved += moved;
             gathered.freed = freed;
             if freed {
                 return gathered;
@@ -494,15 +602,16 @@ impl Pool {
             }
         }
         debug_assert!(bits_now & bits == bits, "B3: nothing moves into what is emptied");
+        let moved = (bits_now ^ bits).count_ones() as usize;
         self.metas.set_free_blocks(segment, bits_now);
         if bits_now.count_ones() == count {
             self.free_blocks.fetch_sub(count, Ordering::Relaxed);
             self.give_raw(free, segment);
-            return Gathered { freed: true, moved: true };
+            return Gathered { freed: true, moved };
         }
         let list = &mut free.blocks.by_free_count[bits_now.count_ones() as usize];
         list.push_back(&self.metas, segment);
-        Gathered { freed: false, moved: bits_now != bits }
+        Gathered { freed: false, moved }
     }
 
     /// Moves a block that may be moved to `target`, which was taken for it.
@@ -511,7 +620,7 @@ impl Pool {
         debug_assert!(extent != NONE, "B1: only a block of an extent is moved");
         debug_assert!(self.extents.state(extent).load(Ordering::Acquire) == 0, "B4");
         let head = self.extents.head(extent);
-        self.arena.write(target as usize * BLOCK_BYTES, self.block_bytes(source, BLOCK_BYTES));
+        self.arena.write(target as usize * BLOCK_BYTES, self.block_bytes(source, 0..BLOCK_BYTES));
         self.arena.audit.dead(source as usize * BLOCK_BYTES);
         let next = low(self.extents.links(source));
         let previous = high(self.extents.links(source));

@@ -34,8 +34,8 @@ use loom::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
 use shuttle::sync::{Mutex, MutexGuard};
 
-pub(crate) use block::ExtentId;
 use block::{BlockLists, BlockQueue, ExtentTable, TABLE_BYTES_PER_BLOCK};
+pub(crate) use block::{ExtentId, GATHERED_BYTES_MAX, Gathered, Linked};
 pub use pinned::Pinned;
 pub use upload::Upload;
 

@@ -5,18 +5,20 @@
 //! Downstream: `meta` and `block`, which count pins; the pool, which sums what is pinned.
 //!
 //! ```text
-//! a piece's pin:  kind:1 (high bit: of an extent) | blocks of the extent:31 | extent, segment:32
+//! a piece's pin:  kind:1 (high bit: of an extent) | 0:31 | extent, segment:32
 //! ```
 //!
 //! Invariants:
 //! - P1  While a `Pinned` lives, the segment that holds the value's inline part is not reused, and
 //!   the extent that holds its blocks is neither freed nor moved. While a piece of it is held the
-//!   same holds of what that piece lies in.
+//!   same holds of what that piece lies in. Blocks may be linked to the extent, and bytes written
+//!   into its headroom: they are no part of this value (`block`, B4).
 //! - P2  `pinned_bytes` is the sum of the pinned segments and extents of items, except for those
 //!   that are being pinned or unpinned at this moment. It is never below zero. The thread that
 //!   makes the first pin of a segment or extent adds its bytes; the thread that removes the last
-//!   pin subtracts them. Pins rise from 0 on one thread at a time, which passes them to other
-//!   threads only after that, so the bytes are added before they are subtracted.
+//!   pin subtracts them. A thread that links blocks to a pinned extent adds theirs. Pins rise from
+//!   0 on one thread at a time, which passes them to other threads only after that, so the bytes
+//!   are added before they are subtracted.
 
 use std::cell::Cell;
 use std::fmt;
@@ -28,6 +30,7 @@ use kachel_stdx::{Held, Keeper};
 
 use super::{ExtentId, Pool};
 use crate::BLOCK_BYTES;
+use crate::meta::NONE;
 
 /// Set in a piece's pin if it is a pin of an extent.
 const OF_EXTENT: u64 = 1 << 63;
@@ -39,6 +42,8 @@ pub struct Pinned {
     extent: Option<ExtentId>,
     inline_offset: usize,
     inline_bytes: usize,
+    /// The first block of the value. Others may be linked in front of it.
+    first: u32,
     /// The place in the chain of the block that was read last, and the block. So a read of the next
     /// bytes does not walk the chain again.
     reading: Cell<(usize, u32)>,
@@ -52,13 +57,13 @@ impl Pool {
         self.pinned_bytes.load(Ordering::Relaxed)
     }
 
-    fn count_pinned(&self, bytes: usize) {
+    pub(super) fn count_pinned(&self, bytes: usize) {
         self.pinned_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn let_extent_go(&self, extent: ExtentId) {
-        if self.unpin_extent(extent) {
-            self.count_unpinned(extent.bytes());
+    fn let_extent_go(&self, id: u32) {
+        if let Some(blocks) = self.unpin_extent(id) {
+            self.count_unpinned(blocks as usize * BLOCK_BYTES);
         }
     }
 
@@ -68,7 +73,7 @@ impl Pool {
         }
     }
 
-    fn count_unpinned(&self, bytes: usize) {
+    pub(super) fn count_unpinned(&self, bytes: usize) {
         let before = self.pinned_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
         assert!(before >= bytes as u64, "P2: what is unpinned was pinned");
     }
@@ -90,26 +95,28 @@ impl Pinned {
         if let Some(extent) = extent
             && pool.pin_extent(extent)
         {
-            pool.count_pinned(extent.bytes());
+            pool.count_pinned(extent.memory_bytes());
         }
-        let first = extent.map_or(0, |extent| pool.first_block(extent));
+        let first = extent.map_or(NONE, |extent| pool.first_block(extent.id));
         Self {
             pool: Arc::clone(pool),
             segment,
             extent,
             inline_offset: inline.start,
             inline_bytes: inline.len(),
+            first,
             reading: Cell::new((0, first)),
         }
     }
 
-    fn blocks(&self) -> usize {
-        self.extent.map_or(0, |extent| extent.blocks as usize)
+    /// Bytes of the value in blocks.
+    fn block_bytes(&self) -> usize {
+        self.extent.map_or(0, ExtentId::value_bytes)
     }
 
     /// Bytes of the whole value.
     pub fn total_bytes(&self) -> usize {
-        self.blocks() * BLOCK_BYTES + self.inline_bytes
+        self.block_bytes() + self.inline_bytes
     }
 
     /// The value's bytes from `offset` to the end of the piece they lie in; empty behind the end.
@@ -128,9 +135,9 @@ impl Pinned {
         let place = self.place_of(offset);
         assert!(place.1 > 0, "behind the value's end");
         let pin = match self.extent {
-            Some(extent) if offset / BLOCK_BYTES < self.blocks() => {
-                self.pool.pin_again(extent);
-                OF_EXTENT | u64::from(extent.blocks) << 32 | u64::from(extent.id)
+            Some(extent) if offset < extent.value_bytes() => {
+                self.pool.pin_again(extent.id);
+                OF_EXTENT | u64::from(extent.id)
             }
             _ => {
                 let is_first = self.pool.metas.pin(self.segment);
@@ -150,20 +157,21 @@ impl Pinned {
     /// are.
     fn place_of(&self, offset: usize) -> (usize, usize) {
         debug_assert!(self.pool.metas.is_pinned(self.segment), "P1");
-        let block_index = offset / BLOCK_BYTES;
-        if block_index < self.blocks() {
-            let start = self.block(block_index) as usize * BLOCK_BYTES;
-            return (start + offset % BLOCK_BYTES, BLOCK_BYTES - offset % BLOCK_BYTES);
+        if let Some(extent) = self.extent
+            && offset < extent.value_bytes()
+        {
+            let at = extent.headroom as usize + offset;
+            let start = self.block(at / BLOCK_BYTES) as usize * BLOCK_BYTES;
+            return (start + at % BLOCK_BYTES, BLOCK_BYTES - at % BLOCK_BYTES);
         }
-        let from = (offset - self.blocks() * BLOCK_BYTES).min(self.inline_bytes);
+        let from = (offset - self.block_bytes()).min(self.inline_bytes);
         (self.inline_offset + from, self.inline_bytes - from)
     }
 
     fn block(&self, index: usize) -> u32 {
         let (mut at, mut block) = self.reading.get();
         if index < at {
-            let Some(extent) = self.extent else { unreachable!("a block was asked for") };
-            (at, block) = (0, self.pool.first_block(extent));
+            (at, block) = (0, self.first);
         }
         for _ in at..index {
             block = self.pool.next_block(block);
@@ -177,7 +185,8 @@ impl Pinned {
 // - the arena stays where it is as long as the pool, which every `Held` keeps alive.
 // - what is pinned is not written: a pinned segment is not reused, the blocks of a pinned extent
 //   are neither freed nor moved (P1; `meta`, I2; `block`, B2 and B4), and items are immutable
-//   (`arena`, I2, I3: a value covers no word that changes).
+//   (`arena`, I2, I3: a value covers no word that changes). Headroom may be written, but no piece
+//   covers it: `place_of` begins behind it.
 unsafe impl Keeper for Pool {
     fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         self.arena.bytes(offset, length)
@@ -188,14 +197,14 @@ unsafe impl Keeper for Pool {
         if pin & OF_EXTENT == 0 {
             return self.unpin_segment(id);
         }
-        self.let_extent_go(ExtentId { id, blocks: ((pin & !OF_EXTENT) >> 32) as u32 });
+        self.let_extent_go(id);
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(extent) = self.extent {
-            self.pool.let_extent_go(extent);
+            self.pool.let_extent_go(extent.id);
         }
         self.pool.unpin_segment(self.segment);
     }

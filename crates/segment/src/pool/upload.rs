@@ -24,7 +24,8 @@ use std::sync::Arc;
 
 use kachel_stdx::{LANDING_PIECES_MAX, Landing, Lender, Place};
 
-use super::{BlockQueue, ExtentId, NoMemory, Pool};
+use super::block::EXTENT_BLOCKS_MAX;
+use super::{BlockQueue, ExtentId, Linked, NoMemory, Pool};
 use crate::BLOCK_BYTES;
 use crate::meta::NONE;
 
@@ -60,7 +61,9 @@ impl Pool {
     ///
     /// Errors: when the value is larger than the whole budget.
     pub fn begin_upload(self: &Arc<Self>, value_bytes: usize) -> Result<Upload, NoMemory> {
-        if value_bytes as u64 > self.budget.limit_bytes() || value_bytes / BLOCK_BYTES >= 1 << 31 {
+        if value_bytes as u64 > self.budget.limit_bytes()
+            || value_bytes / BLOCK_BYTES >= EXTENT_BLOCKS_MAX
+        {
             return Err(NoMemory);
         }
         Ok(Upload {
@@ -89,7 +92,7 @@ impl Lender for Pool {
     /// Unpins or frees the blocks of a landing that an upload had lent and that is gone (U4).
     fn release(&self, [extent, rest]: [u64; 2]) {
         if extent != NO_EXTENT {
-            self.unpin_extent(ExtentId { id: extent as u32, blocks: (extent >> 32) as u32 });
+            self.unpin_extent(extent as u32);
         }
         if rest != u64::from(NONE) {
             self.give_one_block(rest as u32);
@@ -196,7 +199,7 @@ impl Upload {
         self.lent = false;
         self.rest = rest.or(self.rest);
         if let Some(extent) = self.extent {
-            self.pool.unpin_extent(extent);
+            self.pool.unpin_extent(extent.id);
         }
         let mut left = come;
         while left > 0 {
@@ -217,7 +220,7 @@ impl Upload {
     /// The bytes after the whole blocks.
     pub(crate) fn rest_bytes(&self) -> &[u8] {
         match self.rest {
-            Some(block) => self.pool.block_bytes(block, self.value_bytes % BLOCK_BYTES),
+            Some(block) => self.pool.block_bytes(block, 0..self.value_bytes % BLOCK_BYTES),
             None => &[],
         }
     }
@@ -232,6 +235,11 @@ impl Upload {
         self.last
     }
 
+    /// The blocks that can be linked to a value, if there are any: those without the rest.
+    pub(crate) fn linked(&self) -> Option<Linked> {
+        self.extent.map(|extent| Linked { extent, last: self.last })
+    }
+
     /// Leaves the extent to the item that has it now. The rest's block is still freed with the
     /// upload.
     pub(crate) fn disown_extent(&mut self) {
@@ -242,10 +250,10 @@ impl Upload {
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         assert!(self.missing_bytes() == 0, "U1: only a whole value is read");
         let blocks = self.extent.map_or(0, |extent| extent.blocks);
-        let first = self.extent.map_or(0, |extent| self.pool.first_block(extent));
+        let first = self.extent.map_or(0, |extent| self.pool.first_block(extent.id));
         std::iter::successors(Some(first), |&block| Some(self.pool.next_block(block)))
             .take(blocks as usize)
-            .map(|block| self.pool.block_bytes(block, BLOCK_BYTES))
+            .map(|block| self.pool.block_bytes(block, 0..BLOCK_BYTES))
             .chain(std::iter::once(self.rest_bytes()))
     }
 
@@ -275,7 +283,7 @@ impl Upload {
         match &mut self.extent {
             None => {
                 let id = self.pool.begin_extent(block);
-                self.extent = Some(ExtentId { id, blocks: 1 });
+                self.extent = Some(ExtentId { id, blocks: 1, headroom: 0 });
             }
             Some(extent) => {
                 self.pool.chain_block(extent.id, self.last, block);
@@ -300,7 +308,7 @@ impl Upload {
         debug_assert!(index < self.begun);
         match self.extent {
             _ if index == self.whole_blocks() => self.rest.expect("U2: it has begun"),
-            Some(extent) if index == 0 => self.pool.first_block(extent),
+            Some(extent) if index == 0 => self.pool.first_block(extent.id),
             _ => self.pool.next_block(before),
         }
     }
@@ -313,9 +321,8 @@ impl Upload {
     /// The name by which the pool knows the landing that is out now. `rest` is the rest's block, if
     /// the landing has it (U4).
     fn name(&self, rest: Option<u32>) -> [u64; 2] {
-        let extent =
-            self.extent.map(|extent| u64::from(extent.id) | u64::from(extent.blocks) << 32);
-        [extent.unwrap_or(NO_EXTENT), rest.unwrap_or(NONE).into()]
+        let extent = self.extent.map_or(NO_EXTENT, |extent| extent.id.into());
+        [extent, rest.unwrap_or(NONE).into()]
     }
 }
 

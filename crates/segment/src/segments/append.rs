@@ -8,16 +8,14 @@
 //! - A1  An item is written last, once its place was found: an append that fails has stored
 //!   nothing.
 
-use std::sync::Arc;
-
 use super::Segments;
 use super::context::{Context, Index};
 use super::log::open::{Need, Purpose, Stream};
 use super::log::queues::Queue;
 use super::log::ttl::ttl_bucket;
-use super::new_item::{NewItem, NewValue, NoSegment};
+use super::new_item::{JoinPlace, NewItem, NewValue, NoSegment};
 use super::reclaimer::Reclaimed;
-use crate::item::{Draft, Item};
+use crate::item::Draft;
 use crate::layout::{Access, ItemAt};
 use crate::pool::{NoMemory, Upload};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
@@ -83,7 +81,9 @@ impl Segments {
             NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, context),
             NewValue::Joined(head, tail) => self.append_pieces(draft, [head, tail], queue, context),
             NewValue::Upload(upload) => self.append_upload(draft, upload, queue, context),
-            NewValue::Same(old) => self.append_same(draft, old, queue, context),
+            NewValue::Same(old) => {
+                self.append_inline(draft, old, (&[], JoinPlace::After), queue, context)
+            }
             NewValue::Extended { old, added, place } => {
                 self.append_extended(draft, old, &added, place, queue, context)
             }
@@ -149,26 +149,6 @@ impl Segments {
         Ok(at)
     }
 
-    fn append_same(
-        &mut self,
-        draft: Draft<'_>,
-        old: ItemAt,
-        queue: Queue,
-        context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, NoSegment> {
-        let pool = Arc::clone(self.pool());
-        let (segment, old) = {
-            let item = Item::load(&pool, old);
-            let room = draft.with_value(item.extent(), [item.inline(), &[]]);
-            self.place_beside(&room, old, queue, context)?
-        };
-        // Making room may have moved the item, so everything is read again.
-        let item = Item::load(&pool, old);
-        let draft = draft.with_value(item.extent(), [item.inline(), &[]]);
-        self.log.give_extent_away(old);
-        Ok(self.log.put(segment, &draft))
-    }
-
     /// Begins an upload for a value that this shard makes itself. Makes room for all its blocks
     /// first: if that has to wait, nothing was copied yet.
     pub(super) fn begin_upload(
@@ -200,6 +180,7 @@ impl Segments {
         context: &mut Context<'_, impl Index>,
     ) -> Result<(), NoSegment> {
         for piece in bytes.chunks(FILL_BYTES) {
+            self.log.note_work(piece.len());
             let mut attempts = 0;
             while upload.write(piece).is_err() {
                 if attempts == 0 {

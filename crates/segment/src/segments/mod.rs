@@ -144,6 +144,18 @@ impl Segments {
         self.log.enter(core);
     }
 
+    /// The work since the start, in bytes: what was copied, and what was examined or freed at a
+    /// fixed number of bytes for each item or block.
+    #[inline]
+    pub const fn work_bytes(&self) -> u64 {
+        self.log.work_bytes()
+    }
+
+    /// The part of [`Self::work_bytes`] that was not done to make room.
+    const fn own_work_bytes(&self) -> u64 {
+        self.log.work_bytes() - self.reclaimer.work_bytes()
+    }
+
     /// Counts of evicted and expired items, by size class.
     pub const fn class_counts(&self) -> &Arc<ClassCounts> {
         self.reclaimer.class_counts()

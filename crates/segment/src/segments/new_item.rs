@@ -4,7 +4,9 @@
 //! Downstream: `append` reads them.
 
 use std::fmt;
+use std::ops::Range;
 
+use crate::INLINE_VALUE_BYTES_MAX;
 use crate::layout::ItemAt;
 use crate::pool::Upload;
 
@@ -100,6 +102,32 @@ impl Added<'_> {
             Self::Bytes(bytes) => bytes.len(),
             Self::Upload(upload) => upload.total_bytes(),
         }
+    }
+
+    /// The bytes, which are less than a block.
+    pub(crate) fn inline(&self) -> &[u8] {
+        debug_assert!(self.total_bytes() <= INLINE_VALUE_BYTES_MAX, "an item has room for them");
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Upload(upload) => upload.rest_bytes(),
+        }
+    }
+
+    /// The bytes in this range, in pieces, none of them empty.
+    pub(crate) fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+        debug_assert!(range.end <= self.total_bytes(), "a part of what is added");
+        let (bytes, upload) = match self {
+            Self::Bytes(bytes) => (Some(*bytes), None),
+            Self::Upload(upload) => (None, Some(upload.pieces())),
+        };
+        let mut start = 0;
+        let part = move |piece: &'_ [u8]| {
+            let at = start;
+            start += piece.len();
+            range.start.clamp(at, start) - at..range.end.clamp(at, start) - at
+        };
+        let all = bytes.into_iter().chain(upload.into_iter().flatten());
+        all.scan(part, |part, piece| Some(&piece[part(piece)])).filter(|piece| !piece.is_empty())
     }
 }
 

@@ -93,7 +93,9 @@ impl Segments {
         if self.log.segments_on_the_way() > 0 {
             return Err(NoSegment::NotYet);
         }
-        if grows {
+        if grows && self.reclaimer.may_gather_later(&self.log, context.now) {
+            Err(NoSegment::NotYet)
+        } else if grows {
             Err(NoSegment::Refused)
         } else {
             self.rewrite(draft, bucket, context).ok_or(NoSegment::Refused)

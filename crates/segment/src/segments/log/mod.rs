@@ -46,13 +46,17 @@ use crate::flush::{Flushed, is_before};
 use crate::item::{Draft, Item};
 use crate::layout::{Header, ItemAt};
 use crate::meta::{DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, ITEMS, OWNER, Phase, TOUCHED, USED};
-use crate::pool::Pool;
+use crate::pool::{CACHE_LINE_BYTES, Pool};
 
 /// Dead part of memory above which compaction comes before eviction, in percent.
 const DEAD_PERCENT: usize = 10;
 
 /// From this number of segments on, a shard frees one ahead of need.
 const AHEAD_SEGMENTS_MIN: usize = 64;
+
+/// A block that is freed counts as this many bytes of work: its links and owner, and the lists of
+/// its segment.
+const FREED_BLOCK_BYTES: usize = 4 * CACHE_LINE_BYTES;
 
 /// How a log is kept.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +93,8 @@ pub(crate) struct Log {
     blocks: usize,
     items: u64,
     lengths: Lengths,
+    /// The work since the start, in bytes ([`Self::note_work`]).
+    work_bytes: u64,
     /// Calls of `audit_in_turn` since the last audit.
     #[cfg(debug_assertions)]
     audited: usize,
@@ -125,6 +131,7 @@ impl Log {
             blocks: 0,
             items: 0,
             lengths: Lengths::default(),
+            work_bytes: 0,
             #[cfg(debug_assertions)]
             audited: 0,
             pool,
@@ -181,6 +188,19 @@ impl Log {
     #[inline]
     pub(crate) const fn live_bytes(&self) -> usize {
         self.live_bytes
+    }
+
+    /// Counts work by the bytes that were copied, or that are read or written in another way.
+    #[inline]
+    pub(crate) const fn note_work(&mut self, bytes: usize) {
+        self.work_bytes += bytes as u64;
+    }
+
+    /// The work since the start, in bytes: those of the items that were written, of large values
+    /// that were copied or moved, of the tables of blocks that were freed, and
+    /// `EXAMINED_ITEM_BYTES` for each item that a job examined.
+    pub(crate) const fn work_bytes(&self) -> u64 {
+        self.work_bytes
     }
 
     /// How many blocks its large values have.
@@ -310,6 +330,7 @@ impl Log {
         self.blocks += blocks;
         self.queues.add_bytes(self.queue_of(segment), blocks * BLOCK_BYTES);
         self.items += 1;
+        self.note_work(bytes);
         self.lengths.note(bytes, &self.pool);
         at
     }
@@ -322,7 +343,8 @@ impl Log {
             return;
         }
         if let Some(extent) = item.extent() {
-            self.pool.drop_extent(extent);
+            let freed = self.pool.drop_extent(extent);
+            self.work_bytes += (freed * FREED_BLOCK_BYTES) as u64;
         }
         self.bury(at);
         debug_assert!(!self.owns(self.pool.segment_of(at)) || Item::load(&self.pool, at).is_dead());

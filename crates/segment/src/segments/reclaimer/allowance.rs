@@ -35,9 +35,14 @@ pub(crate) const STRIPS_MAX: usize = SEGMENTS_PER_SHARD;
 /// Pinned segments that one step of upkeep may examine, in search of large values to drop.
 const UPKEEP_STRIPS_MAX: usize = 8;
 
-/// Steps of gathering that one request may cause for each segment's worth of bytes that it wants;
-/// the cost of each is bounded by `Pool::gather_blocks`.
+/// Steps of gathering that one request may cause for each segment's worth of bytes that it wants.
+/// A step that moves nothing examines a few segments.
 pub(crate) const GATHERS_MAX: usize = 1024;
+
+/// Bytes that the gathering of one request or of one step of upkeep may move, and those of one step
+/// more (`pool::GATHERED_BYTES_MAX`). A cache then evicts, and a store waits for the next tick. A
+/// guess: copies that take a millisecond.
+pub(crate) const GATHER_BYTES_MAX: usize = 4 << 20;
 
 /// Walks of one request in addition to the jobs and strips that it begins.
 const OTHER_WALKS_MAX: usize = 2;
@@ -48,6 +53,8 @@ pub(super) struct Allowance {
     jobs: usize,
     strips: usize,
     gathers: usize,
+    /// Bytes that gathering may still move.
+    gather_bytes: usize,
     /// Walks in all (B1).
     walks_max: usize,
     /// Items that a step of upkeep may examine in addition to its walks.
@@ -65,15 +72,30 @@ impl Allowance {
         let jobs = if evict { CACHE_JOBS_MAX * segments } else { STORE_JOBS_MAX };
         let strips = if evict { STRIPS_MAX } else { 0 };
         let walks_max = jobs + strips + OTHER_WALKS_MAX;
-        Self { jobs, strips, gathers: GATHERS_MAX * segments, walks_max, spare_items: 0, items: 0 }
+        Self {
+            jobs,
+            strips,
+            gathers: GATHERS_MAX * segments,
+            gather_bytes: GATHER_BYTES_MAX,
+            walks_max,
+            spare_items: 0,
+            items: 0,
+        }
     }
 
     /// The allowance of a step of upkeep over `items` items. The step may begin as many jobs as
     /// that takes.
     pub(super) const fn of_upkeep(items: usize) -> Self {
         let strips = UPKEEP_STRIPS_MAX;
-        let gathers = GATHERS_MAX;
-        Self { jobs: 0, strips, gathers, walks_max: strips, spare_items: items, items: 0 }
+        Self {
+            jobs: 0,
+            strips,
+            gathers: GATHERS_MAX,
+            gather_bytes: GATHER_BYTES_MAX,
+            walks_max: strips,
+            spare_items: items,
+            items: 0,
+        }
     }
 
     /// Takes one job. Returns `false` if none is left.
@@ -88,7 +110,17 @@ impl Allowance {
 
     /// Takes one step of gathering. Returns `false` if none is left.
     pub(super) fn take_gather(&mut self) -> bool {
-        take(&mut self.gathers)
+        self.gather_bytes > 0 && take(&mut self.gathers)
+    }
+
+    /// Counts bytes that a step of gathering has moved.
+    pub(super) const fn note_gathered(&mut self, bytes: usize) {
+        self.gather_bytes = self.gather_bytes.saturating_sub(bytes);
+    }
+
+    /// Whether gathering has moved as many bytes as it may.
+    pub(super) const fn is_gathered_out(&self) -> bool {
+        self.gather_bytes == 0
     }
 
     /// Whether pinned segments may still be walked.
@@ -98,7 +130,7 @@ impl Allowance {
 
     /// Whether blocks may still be gathered.
     pub(super) const fn may_gather(&self) -> bool {
-        self.gathers > 0
+        self.gathers > 0 && self.gather_bytes > 0
     }
 
     /// Counts items that were examined in segments of this size (B1).

@@ -11,7 +11,8 @@
 //!   segment, and it is not repeated before something has changed.
 
 use super::Reclaimer;
-use crate::pool::Pool;
+use crate::BLOCK_BYTES;
+use crate::pool::{GATHERED_BYTES_MAX, Gathered, Pool};
 use crate::segments::log::Log;
 
 /// Blocks are gathered from this many segments' worth of free blocks on. A guess: with fewer, each
@@ -61,18 +62,18 @@ impl Gathering {
         self.from > 0 && self.may_gather(pool, now)
     }
 
-    /// Runs one step. Returns whether a segment became free.
-    fn step(&mut self, pool: &Pool, shard: u16, now: u32) -> bool {
+    /// Runs one step. Returns what it did.
+    fn step(&mut self, pool: &Pool, shard: u16, now: u32) -> Gathered {
         let gathered = pool.gather_blocks(shard, &mut self.from);
-        debug_assert!(gathered.moved || !gathered.freed, "H1");
-        self.moved |= gathered.moved;
+        debug_assert!(gathered.moved > 0 || !gathered.freed, "H1");
+        self.moved |= gathered.moved > 0;
         self.vain = None;
         if !gathered.freed && self.from == 0 {
             let fruitless = !std::mem::take(&mut self.moved);
             let free_blocks = pool.free_blocks();
             self.vain = fruitless.then_some(InVain { second: now, free_blocks });
         }
-        gathered.freed
+        gathered
     }
 }
 
@@ -80,6 +81,12 @@ impl Reclaimer {
     /// Whether a round of gathering has begun and may continue.
     pub(crate) fn is_gathering(&self, log: &Log, now: u32) -> bool {
         self.allowance.may_gather() && self.gathering.is_under_way(log.pool(), now)
+    }
+
+    /// Whether gathering may go on in a later request or tick, because this one has moved as many
+    /// bytes as it may.
+    pub(crate) fn may_gather_later(&self, log: &Log, now: u32) -> bool {
+        self.allowance.is_gathered_out() && self.gathering.may_gather(log.pool(), now)
     }
 
     /// Gathers blocks if many are free. Returns whether a segment became free; if there is no spare
@@ -90,7 +97,7 @@ impl Reclaimer {
             return false;
         }
         let is_first = self.gathering.from == 0;
-        if self.gathering.step(log.pool(), log.shard(), now) {
+        if self.gather_step(log, now) {
             log.refill_spare();
             return true;
         }
@@ -102,7 +109,7 @@ impl Reclaimer {
 
     /// Runs one step of gathering this shard's blocks if another shard has called. Returns whether
     /// it did. The shard's share of memory does not matter, because a moved block is not lost.
-    pub(crate) fn gather_when_called(&mut self, log: &Log, now: u32) -> bool {
+    pub(crate) fn gather_when_called(&mut self, log: &mut Log, now: u32) -> bool {
         let calls = log.pool().gather_calls();
         if self.gathering.heard == calls {
             return false;
@@ -112,7 +119,18 @@ impl Reclaimer {
             self.gathering.heard = calls;
             return false;
         }
-        self.gathering.step(log.pool(), log.shard(), now);
+        self.gather_step(log, now);
         true
+    }
+
+    /// Runs one step and counts its work. Returns whether a segment became free.
+    fn gather_step(&mut self, log: &mut Log, now: u32) -> bool {
+        let gathered = self.gathering.step(log.pool(), log.shard(), now);
+        let bytes = gathered.moved * BLOCK_BYTES;
+        debug_assert!(bytes <= GATHERED_BYTES_MAX, "one step is bounded");
+        log.note_work(bytes);
+        self.allowance.note_gathered(bytes);
+        self.work_bytes += bytes as u64;
+        gathered.freed
     }
 }

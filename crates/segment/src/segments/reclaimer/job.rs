@@ -29,6 +29,7 @@ use super::{Found, Reclaimer, STRIDE_ITEMS};
 use crate::item::Item;
 use crate::layout::{Access, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{ITEMS, Phase, USED};
+use crate::pool::CACHE_LINE_BYTES;
 use crate::segments::context::{Context, Index};
 use crate::segments::log::Log;
 use crate::segments::log::open::{Need, Purpose, Stream};
@@ -49,6 +50,10 @@ const AHEAD_ITEMS: usize = 16;
 /// upkeep. Small items that were evicted for large ones would leave up to 8 % of memory in an index
 /// for which there are no items.
 const SHRUNK_SLOTS_PER_ITEM: usize = 2;
+
+/// An item that is examined counts as this many bytes of work: its header and slot of the index,
+/// and what is counted.
+pub(super) const EXAMINED_ITEM_BYTES: usize = 4 * CACHE_LINE_BYTES;
 
 /// A job prefetches memory this many bytes ahead. Measured where compaction copies one item per
 /// set: 1.25 times as many sets per second as with the processor's own prefetching.
@@ -149,8 +154,11 @@ impl Reclaimer {
         context: &mut Context<'_, impl Index>,
         items_max: usize,
     ) -> usize {
+        let before = log.work_bytes();
         let items = self.walk_victim(log, context, items_max);
         debug_assert!(items <= items_max, "J1");
+        log.note_work(items * EXAMINED_ITEM_BYTES);
+        self.work_bytes += log.work_bytes() - before;
         self.allowance.note_items(items, log.pool().segment_bytes());
         if items > 0 {
             let pool = Arc::clone(log.pool());

@@ -110,6 +110,8 @@ pub(crate) struct Reclaimer {
     class_counts: Arc<ClassCounts>,
     /// Items evicted since the owner last took the list.
     evicted: EvictedList,
+    /// Work since the start, in bytes. It is a part of that of the log.
+    work_bytes: u64,
 }
 
 impl Reclaimer {
@@ -138,12 +140,18 @@ impl Reclaimer {
             counts: Counts::default(),
             class_counts: Arc::new(ClassCounts::new(&pool.size_classes, item_overhead_bytes)),
             evicted: EvictedList::default(),
+            work_bytes: 0,
         })
     }
 
     /// What was done since the start.
     pub(crate) const fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// The work of making room since the start, in bytes.
+    pub(crate) const fn work_bytes(&self) -> u64 {
+        self.work_bytes
     }
 
     /// Counts of evicted and expired items, by size class.
@@ -357,6 +365,9 @@ impl Reclaimer {
                     // A store has nothing else to free, so it refuses only after a whole round.
                     Found::Nothing if !self.evict && self.is_gathering(log, context.now) => {
                         continue;
+                    }
+                    Found::Nothing if !self.evict && self.may_gather_later(log, context.now) => {
+                        return Reclaimed::OnTheWay;
                     }
                     Found::Nothing => {
                         log.pool().ask();

@@ -15,8 +15,10 @@
 //!   living items.
 //! - C2  A pinned segment is chosen for eviction only while strips may still drop something.
 
+use std::sync::Arc;
+
 use super::gather::are_blocks_plenty;
-use super::job::Kind;
+use super::job::{EXAMINED_ITEM_BYTES, Kind};
 use super::{Found, Reclaimer};
 use crate::layout::SEGMENT_HEAD_BYTES;
 use crate::segments::log::Log;
@@ -152,8 +154,8 @@ impl Reclaimer {
 
     /// The segment to evict: the oldest of probation while probation is large and main is not due,
     /// otherwise the oldest of main. If the segment is pinned, its job strips it.
-    fn oldest(&mut self, log: &Log, is_main_due: bool, now: u32) -> Option<u32> {
-        let pool = log.pool();
+    fn oldest(&mut self, log: &mut Log, is_main_due: bool, now: u32) -> Option<u32> {
+        let pool = Arc::clone(log.pool());
         self.strips.renew(now, pool.pinned_bytes(), pool.budget.limit_bytes());
         let fruitless = self.strips.fruitless;
         let is_allowed = self.allowance.may_strip();
@@ -168,8 +170,11 @@ impl Reclaimer {
         };
         for queue in queues {
             let is_pinned = |segment| pool.metas.is_pinned(segment);
-            let mut by_age = log.queues().by_age(&pool.metas, queue).take(looks_max);
-            let oldest = by_age.find(|&segment| may_strip || !is_pinned(segment));
+            let oldest = log
+                .queues()
+                .by_age(&pool.metas, queue)
+                .take(looks_max)
+                .find(|&segment| may_strip || !is_pinned(segment));
             if oldest.is_some() {
                 return oldest;
             }
@@ -190,7 +195,7 @@ impl Reclaimer {
     }
 
     /// Whether a strip would drop anything. Cost: examines each item of the segment.
-    fn has_droppable(&mut self, log: &Log, segment: u32) -> bool {
+    fn has_droppable(&mut self, log: &mut Log, segment: u32) -> bool {
         let mut offset = SEGMENT_HEAD_BYTES;
         let mut items = 0;
         while let Some((item, next)) = log.pool().item_in(segment, offset) {
@@ -202,6 +207,8 @@ impl Reclaimer {
             offset = next;
         }
         self.allowance.note_items(items, log.pool().segment_bytes());
+        log.note_work(items * EXAMINED_ITEM_BYTES);
+        self.work_bytes += (items * EXAMINED_ITEM_BYTES) as u64;
         log.pool().item_in(segment, offset).is_some()
     }
 }

@@ -482,3 +482,133 @@ fn values_stored_while_all_others_are_pinned_make_room_for_the_next() {
         }
     }
 }
+
+/// Stores the value of `key` with bytes before it.
+fn prepend(shard: &mut Shard, key: &[u8], added: &[u8]) -> Result<ItemAt, NoSegment> {
+    let old = shard.at(key).expect("stored");
+    let value = NewValue::Extended { old, added: Added::Bytes(added), place: JoinPlace::Before };
+    let item = shard.new_item(key, value);
+    shard.store(item, 9)
+}
+
+#[test]
+fn bytes_before_a_large_value_are_linked_to_it() {
+    // No room for a second copy.
+    let mut shard = Shard::new(4 << 20, true);
+    let mut wanted = pattern(1, 2_500_000);
+    shard.set(b"key", &wanted, 9).expect("there is room");
+    let sizes = [1, 100, 16_000, 283, 1, 16_384, 40_000, 7, 300_000, 16_383, 2, 1];
+    for (turn, bytes) in sizes.into_iter().enumerate() {
+        let added = pattern(turn as u64 + 2, bytes);
+        prepend(&mut shard, b"key", &added).expect("the blocks are taken over");
+        wanted.splice(0..0, added);
+        assert!(shard.value(b"key").as_ref() == Some(&wanted), "{bytes} bytes");
+        shard.segments.audit();
+    }
+    assert_eq!(shard.segments.stats().evictions, 0);
+    shard.assert_all_comes_back(12);
+}
+
+#[test]
+fn extending_a_large_value_costs_what_is_added_and_two_blocks() {
+    for bytes in [BLOCK_BYTES, 900_000, 15 << 20] {
+        let mut shard = Shard::new(64 << 20, true);
+        let mut at = shard.set(b"key", &pattern(1, bytes), 9).expect("there is room");
+        let mut pins = Vec::new();
+        for turn in 0..400 {
+            if turn >= 200 && turn % 20 == 0 {
+                pins.push(shard.segments.pin(at));
+            }
+            let added = pattern(turn, [1, 900, 16_383][turn as usize % 3]);
+            let before = shard.segments.work_bytes();
+            at = match turn % 2 {
+                0 => prepend(&mut shard, b"key", &added).expect("there is room"),
+                _ => extend(&mut shard, b"key", &added).expect("there is room"),
+            };
+            let work = shard.segments.work_bytes() - before;
+            let most = (added.len() + 4 * BLOCK_BYTES) as u64;
+            assert!(work <= most, "{work} bytes for {} to {bytes}", added.len());
+        }
+        assert_eq!(shard.segments.stats().evictions, 0);
+        drop(pins);
+        shard.segments.audit();
+        shard.assert_all_comes_back(12);
+    }
+}
+
+#[test]
+fn readers_see_their_own_value_while_it_grows_on_both_sides() {
+    let mut shard = Shard::new(16 << 20, true);
+    let pool = std::sync::Arc::clone(shard.segments.pool());
+    let mut random = Random(7);
+    let mut value = pattern(1, 100_003);
+    let mut at = shard.set(b"key", &value, 9).expect("there is room");
+    let mut readers = Vec::new();
+    for turn in 0..300 {
+        let added = pattern(turn, 1 + random.below(40_000) as usize);
+        if turn % 3 == 0 {
+            readers.push((shard.segments.pin(at), value.clone()));
+        }
+        if value.len() > 1_000_000 {
+            value = pattern(turn, 50_000);
+            at = shard.set(b"key", &value, 9).expect("there is room");
+        } else if random.below(2) == 0 {
+            value.splice(0..0, added.iter().copied());
+            at = prepend(&mut shard, b"key", &added).expect("there is room");
+        } else {
+            value.extend_from_slice(&added);
+            at = extend(&mut shard, b"key", &added).expect("there is room");
+        }
+        assert!(shard.value(b"key").as_ref() == Some(&value), "turn {turn}");
+        for (pinned, wanted) in &readers {
+            let from = random.below(wanted.len() as u64) as usize;
+            assert!(wanted[from..].starts_with(pinned.piece_at(from)) && from < wanted.len());
+            assert!(pinned.hold_at(from).bytes() == pinned.piece_at(from));
+        }
+        if readers.len() > 4 {
+            let (pinned, wanted) = readers.swap_remove(random.below(5) as usize);
+            assert!(read_pinned(&pinned) == wanted, "turn {turn}");
+            assert_eq!(pinned.total_bytes(), wanted.len());
+            std::thread::spawn(move || drop(pinned)).join().expect("unpinned elsewhere");
+        }
+    }
+    drop(readers);
+    assert_eq!(pool.pinned_bytes(), 0);
+    shard.segments.audit();
+    shard.assert_all_comes_back(12);
+}
+
+#[test]
+fn a_value_that_was_extended_before_moves_with_its_headroom() {
+    let mut shard = Shard::new(16 << 20, false);
+    let bytes = 3 * BLOCK_BYTES + 5;
+    let mut stored = 0;
+    while shard.set(format!("{stored}").as_bytes(), &pattern(stored, bytes), 9).is_ok() {
+        stored += 1;
+    }
+    for number in (0..stored).filter(|number| number % 4 != 0) {
+        assert!(shard.delete(format!("{number}").as_bytes()));
+    }
+    let mut wanted = Vec::new();
+    for number in (0..stored).step_by(4) {
+        let (key, added) = (format!("{number}"), pattern(number + 1, 5_000));
+        prepend(&mut shard, key.as_bytes(), &added).expect("there is room");
+        wanted.push((key, [added, pattern(number, bytes)].concat()));
+    }
+    // Small items want whole segments, for which blocks are gathered.
+    let mut small = 0;
+    while shard.set(format!("small {small}").as_bytes(), &pattern(small, 200), 9).is_ok() {
+        small += 1;
+    }
+    for number in 0..small {
+        assert!(shard.delete(format!("small {number}").as_bytes()));
+    }
+    for (key, wanted) in &mut wanted {
+        assert!(shard.value(key.as_bytes()).as_ref() == Some(wanted), "{key} has moved");
+        prepend(&mut shard, key.as_bytes(), b"front").expect("there is headroom");
+        wanted.splice(0..0, *b"front");
+        assert!(shard.value(key.as_bytes()).as_ref() == Some(wanted), "{key}");
+    }
+    shard.segments.audit();
+    shard.assert_all_comes_back(12);
+}

@@ -35,6 +35,11 @@ use crate::leases::Leases;
 pub const MAINTENANCE_ITEMS_MAX: usize = 64;
 /// The most slots examined when the index grows in one call, because it was too full for a key.
 pub(crate) const GROWTH_SLOTS_MAX: usize = 4096;
+/// The slots of a bucket, which a step of the index's upkeep finishes.
+const SLOTS_OF_A_BUCKET_MAX: usize = 16;
+/// A slot that the index moves counts as this many bytes of work: a line of each of two buckets,
+/// and of an item.
+const MOVED_SLOT_BYTES: u64 = 192;
 /// How often a store makes room for the index and tries again before it gives up.
 pub(crate) const STORE_ATTEMPTS_MAX: u32 = 8;
 /// Bytes of the smallest item: the header and a short key.
@@ -101,6 +106,8 @@ pub struct Cache {
     pub(crate) last_dead: Arc<LastDead>,
     /// Where changes are reported.
     pub(crate) changes: Changes,
+    /// The work of the index's upkeep since the start, in bytes.
+    pub(crate) index_work_bytes: u64,
     /// Where the items of the current batch probably are.
     pub(crate) guesses: Guesses,
 }
@@ -136,6 +143,7 @@ impl Cache {
             dead_found: DeadFound::default(),
             last_dead: Arc::default(),
             changes: Changes::default(),
+            index_work_bytes: 0,
             guesses: Guesses::default(),
         })
     }
@@ -345,6 +353,12 @@ impl Cache {
     pub(crate) fn maintain_index(&mut self, slots_max: usize) -> usize {
         let (segments, hasher) = (&self.segments, &self.hasher);
         let hash_at = |location: Location| hash_of(hasher, segments.key(item_at(location)));
-        self.table.maintain(slots_max, hash_at)
+        let slots = self.table.maintain(slots_max, hash_at);
+        debug_assert!(
+            slots <= slots_max.saturating_add(SLOTS_OF_A_BUCKET_MAX),
+            "a step is bounded"
+        );
+        self.index_work_bytes += slots as u64 * MOVED_SLOT_BYTES;
+        slots
     }
 }

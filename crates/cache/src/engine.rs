@@ -249,6 +249,11 @@ impl Engine for Cache {
         CrawlStep { walked: WalkStep { items: walked.items, more: walked.more }, reclaimed }
     }
 
+    #[inline]
+    fn work_bytes(&self) -> u64 {
+        self.segments.work_bytes() + self.index_work_bytes
+    }
+
     fn stats(&self) -> EngineStats {
         self.totals()
     }

@@ -404,6 +404,12 @@ pub trait Engine {
         is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> CrawlStep;
 
+    /// The work that the engine has done since its start, in bytes: those that it has copied, and a
+    /// fixed number for each item that it has examined and each piece of memory that it has freed.
+    /// By the difference the shard bounds how long it holds the engine, so the number must grow
+    /// with the time that a call takes. It never decreases. Cost: a load or two.
+    fn work_bytes(&self) -> u64;
+
     /// What the engine holds, and what it has done since its start, in numbers. Cost: a few loads.
     fn stats(&self) -> EngineStats;
 }

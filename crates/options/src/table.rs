@@ -197,7 +197,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(
         ('R', "max-reqs-per-event"),
         Integer("num", 1, I32_MAX),
-        "what was received, at most 16 KiB; \"stats settings\" says 20",
+        "512 KiB of work, at most 256; \"stats settings\" says 20",
         "requests of one connection in one tick, before other connections are served",
         |partial, given| set(&mut partial.serve.requests_per_tick, Some(given.integer())),
     ),

@@ -29,6 +29,7 @@ use kachel_stdx::{Chain, Work};
 
 use crate::context::Context;
 use crate::parked::{Ask, Parked};
+use crate::work::HOLD_BYTES_MAX;
 
 /// The requests of one shard that wait within the lock of its engine.
 pub(crate) struct Backlog<E: Engine> {
@@ -53,6 +54,26 @@ pub(crate) enum Left {
     Delayed,
     /// Requests that can be executed now, or pieces of listings.
     Requests,
+}
+
+/// How much of a backlog is executed at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunLimit {
+    /// The most requests.
+    pub(crate) count: usize,
+    /// No request is begun once the engine has done this work since its start, in bytes.
+    work_bytes: u64,
+}
+
+impl RunLimit {
+    /// At most `count` requests, and as much work as a hold may have (`work`, W2).
+    pub(crate) fn of(engine: &impl Engine, count: usize) -> Self {
+        Self { count, work_bytes: engine.work_bytes() + HOLD_BYTES_MAX }
+    }
+
+    fn is_reached(&self, engine: &impl Engine) -> bool {
+        engine.work_bytes() >= self.work_bytes
+    }
 }
 
 impl<E: Engine> Backlog<E> {
@@ -107,27 +128,34 @@ impl<E: Engine> Backlog<E> {
         self.pieces.pop()
     }
 
-    /// Executes at most `count_max` requests of the queue, in batches whose lookups overlap. Adds
-    /// to `done` those whose answer may be sent. Returns how many were taken from the queue.
+    /// Executes requests of the queue within `limit`, in batches whose lookups overlap. Adds to
+    /// `done` those whose answer may be sent. Returns how many were taken from the queue.
     pub(crate) fn run(
         &mut self,
         context: &Context,
         engine: &mut E,
-        count_max: usize,
+        limit: RunLimit,
         done: &mut Chain<Parked<E>>,
     ) -> usize {
         let mut taken = 0;
-        while taken < count_max && !self.queue.is_empty() {
+        while taken < limit.count && !self.queue.is_empty() && !limit.is_reached(engine) {
             let mut batch = ArrayVec::<_, BATCH_MAX>::new();
-            let room = BATCH_MAX.min(count_max - taken);
+            let room = BATCH_MAX.min(limit.count - taken);
             batch.extend(std::iter::from_fn(|| self.queue.pop()).take(room));
             engine.prefetch(batch.iter().filter_map(|work| work.lookup()));
-            taken += batch.len();
+            let mut left = Chain::new();
             for work in batch {
-                self.execute(context, engine, work, done);
+                if left.is_empty() && !limit.is_reached(engine) {
+                    taken += 1;
+                    self.execute(context, engine, work, done);
+                } else {
+                    left.push(work);
+                }
             }
+            left.append(std::mem::take(&mut self.queue)); // They keep their order (B1).
+            self.queue = left;
         }
-        debug_assert!(taken <= count_max, "a hold is bounded (engines, E1)");
+        debug_assert!(taken <= limit.count, "a hold is bounded (engines, E1)");
         taken
     }
 
@@ -174,7 +202,7 @@ impl<E: Engine> Backlog<E> {
         }
     }
 
-    /// Executes the delayed requests that are ready, at most `count_max`, and adds to `done` the
+    /// Executes the delayed requests that are ready, within `limit`, and adds to `done` the
     /// requests whose change has become durable. The core of the shard calls this once a tick.
     /// Returns how many were executed.
     ///
@@ -183,7 +211,7 @@ impl<E: Engine> Backlog<E> {
         &mut self,
         context: &Context,
         engine: &mut E,
-        count_max: usize,
+        limit: RunLimit,
         done: &mut Chain<Parked<E>>,
     ) -> usize {
         engine.poll();
@@ -196,12 +224,13 @@ impl<E: Engine> Backlog<E> {
         let mut executed = 0;
         while let Some(mut work) = before.pop() {
             // The requests that stay are searched only for one that is ready (B1).
-            let may_execute = executed < count_max
+            let may_execute = executed < limit.count
+                && !limit.is_reached(engine)
                 && work.ticket.as_ref().is_none_or(|ticket| engine.is_ready(ticket))
                 && !self.delayed.iter().any(|other| other.key_hash() == work.key_hash());
             if may_execute && work.execute(context, engine) {
                 executed += 1;
-                debug_assert!(executed <= count_max, "engines, E1");
+                debug_assert!(executed <= limit.count, "engines, E1");
                 self.executed(work, done);
             } else {
                 self.delayed.push(work);

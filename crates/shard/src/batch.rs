@@ -16,6 +16,7 @@ use kachel_net::{ClientIndex, Resume};
 use kachel_wire::request::{KEY_BYTES_MAX, Request};
 
 use crate::BATCH_REQUESTS_MAX;
+use crate::work::TURN_BYTES_MAX;
 
 /// A connection, or an exchange, whose input is served in this tick.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct Ready {
     /// Whether the connection has reached its limit of requests for this tick (`-R`), and has more
     /// input.
     pub(crate) has_had_turn: bool,
+    /// The work of its requests in this tick, in bytes (`work`, W1).
+    pub(crate) work_bytes: u64,
 }
 
 impl Ready {
@@ -56,8 +59,15 @@ impl Ready {
             offset: 0,
             ended: false,
             has_had_turn: false,
+            work_bytes: 0,
         });
         place
+    }
+
+    /// Whether no more requests of the connection are begun in this tick (`work`, W1).
+    #[inline]
+    pub(crate) const fn is_worked_out(&self) -> bool {
+        self.work_bytes >= TURN_BYTES_MAX && !self.connection.is_exchange()
     }
 
     /// The bytes of memory that the input takes if only the bytes before `offset` are served.

@@ -20,6 +20,7 @@ use crate::engines::HeldEngines;
 use crate::memory::widen;
 use crate::parked::{Ask, Parked};
 use crate::records::{NoRecord, Outgoing, Records};
+use crate::work::REQUEST_BYTES;
 
 /// The parts of a shard that carrying out a request needs.
 pub(crate) struct CarryingOut<'a, E: Engine> {
@@ -31,6 +32,8 @@ pub(crate) struct CarryingOut<'a, E: Engine> {
 
 /// Why a staged request cannot be carried out now.
 enum Blocked {
+    /// The connection has had its turn in this tick.
+    Turn,
     /// The client does not read its replies.
     Reader,
     /// There is no record in which it could be parked.
@@ -49,6 +52,9 @@ impl<E: Engine> CarryingOut<'_, E> {
         guess: Option<GuessOf<E>>,
     ) {
         let connection = ready.connection;
+        if ready.is_worked_out() {
+            return self.rewind(ready, staged, Blocked::Turn); // work, W1
+        }
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
         debug_assert!(!ready.ended, "I2: nothing behind a request that waits is carried out");
         let kept_bytes = ready.kept_bytes(staged.start);
@@ -61,8 +67,9 @@ impl<E: Engine> CarryingOut<'_, E> {
             let done = self.execute_or_park(held, connection, batch, staged, guess, awaits);
             done.map_err(Blocked::Record)
         };
-        if let Err(blocked) = done {
-            self.rewind(ready, staged, blocked);
+        match done {
+            Ok(work_bytes) => ready.work_bytes += REQUEST_BYTES + work_bytes,
+            Err(blocked) => self.rewind(ready, staged, blocked),
         }
     }
 
@@ -74,6 +81,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         (ready.ended, ready.offset) = (true, staged.start);
         let Self { context, clients, records, .. } = self;
         match blocked {
+            Blocked::Turn => clients.pause(context, connection, Waiting::Turn),
             Blocked::Reader => clients.pause(context, connection, Waiting::Reader),
             Blocked::Record(none) => clients.pause_for_record(context, records, connection, none),
         }
@@ -83,7 +91,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     }
 
     /// Executes a request beside its owner or under the lock of its owner. If neither is possible,
-    /// parks it.
+    /// parks it. Returns the work that the engine did for it, in bytes.
     ///
     /// Errors: there is no record to park it, and nothing was done.
     #[inline]
@@ -95,29 +103,31 @@ impl<E: Engine> CarryingOut<'_, E> {
         staged: &Staged<'_>,
         guess: Option<GuessOf<E>>,
         awaits: bool,
-    ) -> Result<(), NoRecord> {
+    ) -> Result<u64, NoRecord> {
         let is_own = staged.owner == self.context.id;
         if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
-            return Ok(()); // beside, B2
+            return Ok(0); // beside, B2
         }
         // A request that an engine may delay always has a record.
         if !E::DELAYS
             && let Some(entered) = held.get(staged.owner)
             && (!awaits || entered.is_clear())
         {
-            return match self.apply(entered, connection, batch, staged) {
-                Ok(()) => {
-                    self.context.counters.writes_beside.add(u64::from(!is_own));
-                    Ok(())
-                }
-                Err(ticket) => self.park(held, connection, batch, staged, Some(ticket)),
-            };
+            debug_assert!(!entered.is_worked_out, "work, W2");
+            let applied = self.apply(entered, connection, batch, staged);
+            let work_bytes = entered.note_work();
+            match applied {
+                Ok(()) => self.context.counters.writes_beside.add(u64::from(!is_own)),
+                Err(ticket) => self.park(held, connection, batch, staged, Some(ticket))?,
+            }
+            return Ok(work_bytes);
         }
         let may_read = !E::DELAYS && is_own && !awaits && !held.has(staged.owner);
         if may_read && self.read_beside(held, connection, batch, staged, guess) {
-            return Ok(());
+            return Ok(0);
         }
-        self.park(held, connection, batch, staged, None)
+        self.park(held, connection, batch, staged, None)?;
+        Ok(0)
     }
 
     /// Parks a request (I4). If the engine has delayed it, there is a ticket, and this core holds

@@ -15,6 +15,7 @@ use crate::log::Log;
 use crate::prefixes::Prefixes;
 use crate::process::Shared;
 use crate::sizes::Sizes;
+use crate::work::WorkMeter;
 
 /// Cores to wake that a batch can note without an allocation.
 const TO_WAKE_AT_FIRST: usize = 64;
@@ -45,12 +46,15 @@ pub(crate) struct Context {
     now_ns: Cell<u64>,
     /// The time of this tick, or the second that another core has reached meanwhile.
     now: Cell<Now>,
+    /// The work of this core.
+    pub(crate) work: WorkMeter,
     /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
     to_wake: RefCell<Vec<u16>>,
 }
 
 impl Context {
     /// Makes the context of a shard of `shared`, on a core that is registered at `place`.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a shard are made in one place")]
     pub(crate) fn new(
         id: u16,
         shared: Arc<Shared>,
@@ -59,6 +63,7 @@ impl Context {
         place: Place,
         sizes: Sizes,
         log: Log,
+        work: WorkMeter,
     ) -> Self {
         let counters = Arc::clone(&shared.counters[usize::from(id)]);
         let now = Cell::new(origin.start());
@@ -76,6 +81,7 @@ impl Context {
             log,
             now_ns: Cell::new(0),
             now,
+            work,
             to_wake,
         }
     }

@@ -79,6 +79,15 @@ counters! {
     waiting_permille,
     /// Gauge: thousandths of the last round in which the core was busy (`balance`).
     round_permille,
+    /// The most work that this core has done while it held an engine, in bytes (`work`).
+    longest_hold_bytes,
+    /// The longest time for which this core has held an engine, in microseconds. Holds with little
+    /// work are not measured.
+    longest_hold_us,
+    /// The most work of the engines in one tick of this core, in bytes.
+    longest_tick_bytes,
+    /// The longest tick of this core, without its wait, in microseconds.
+    longest_tick_us,
     }
     counters {
     /// Connections ever opened.

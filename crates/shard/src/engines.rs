@@ -19,7 +19,8 @@
 //! Invariants:
 //! - E1  A core holds engines for a bounded piece of work: for a batch of requests, and for
 //!   `PARKED_PER_HOLD_MAX` parked ones of each engine that it releases. Once a tick, the core of a
-//!   shard also executes up to `PARKED_PER_TICK_MAX` requests of its backlog in one hold. A core
+//!   shard also executes up to `PARKED_PER_TICK_MAX` requests of its backlog in one hold. Each of
+//!   the three ends earlier if its work reaches `HOLD_BYTES_MAX` (`work`, W2). A core
 //!   that holds an engine does not poll, send or wake. The engine itself calls the kernel only for
 //!   `madvise`, when memory changes hands: a segment is released while the budget is overdrawn or a
 //!   client needs memory (then the pool is locked, too), the index shrinks by at most 2 MiB, or it
@@ -36,16 +37,17 @@
 //! the holder see `kachel_stdx::CombiningLock`.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrayvec::ArrayVec;
-use kachel_engine::{BATCH_MAX, ClassStats, DeadFound, Engine, LastDead, ReadBeside as _};
+use kachel_engine::{BATCH_MAX, ClassStats, DeadFound, Engine, LastDead};
 use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
 
-use crate::backlog::{Backlog, Left};
+use crate::backlog::{Backlog, Left, RunLimit};
 use crate::context::Context;
 use crate::mailboxes::Mailboxes;
 use crate::parked::Parked;
+use crate::work::{HOLD_BYTES_MAX, HoldWork};
 
 /// The most parked requests that a core executes for others before it releases an engine.
 const PARKED_PER_HOLD_MAX: usize = 64;
@@ -65,9 +67,9 @@ pub struct Engines<E: Engine> {
     /// The readers of all engines, by the numbers of the shards. None with `erew`.
     readers: Vec<E::Reader>,
     /// The counts of all engines by size class, by the numbers of the shards.
-    counted: Vec<E::Reader>,
+    pub(crate) counted: Vec<E::Reader>,
     /// The sums of these counts at the last `stats reset`, by class.
-    counted_before: Mutex<[ClassStats; SizeClasses::MAX]>,
+    pub(crate) counted_before: Mutex<[ClassStats; SizeClasses::MAX]>,
     mailboxes: Mailboxes<E>,
     common: E::Common,
     /// The last dead items that lookups have removed, by the numbers of the shards.
@@ -144,40 +146,6 @@ impl<E: Engine> Engines<E> {
     #[inline]
     pub(crate) fn readers(&self) -> &[E::Reader] {
         &self.readers
-    }
-
-    /// Counts of the items of a size class that are gone, in all engines since the last `stats
-    /// reset`.
-    ///
-    /// Cost: a few loads for each shard.
-    pub(crate) fn class_stats(&self, class: u8) -> ClassStats {
-        debug_assert!(usize::from(class) < SizeClasses::MAX, "a class of the engine");
-        // The sums are read behind the lock, so they are not older than those of the last reset.
-        let before = self.counted_before.lock().unwrap_or_else(PoisonError::into_inner);
-        since(&before[usize::from(class) % SizeClasses::MAX], self.class_sums(class))
-    }
-
-    /// The sums over all shards since the start. The age is the longest one.
-    fn class_sums(&self, class: u8) -> ClassStats {
-        debug_assert!(self.counted.len() == self.locks.len(), "each engine counts");
-        self.counted.iter().fold(ClassStats::default(), |sum, shard| {
-            let one = shard.class_stats(class);
-            ClassStats {
-                evicted: sum.evicted + one.evicted,
-                evicted_with_expiry: sum.evicted_with_expiry + one.evicted_with_expiry,
-                evicted_age_s: sum.evicted_age_s.max(one.evicted_age_s),
-                evicted_unfetched: sum.evicted_unfetched + one.evicted_unfetched,
-                evicted_active: sum.evicted_active + one.evicted_active,
-                reclaimed: sum.reclaimed + one.reclaimed,
-                expired_unfetched: sum.expired_unfetched + one.expired_unfetched,
-            }
-        })
-    }
-
-    /// Lets the counts by size class begin anew (`stats reset`). Any core may call this.
-    pub(crate) fn reset_class_stats(&self) {
-        let mut before = self.counted_before.lock().unwrap_or_else(PoisonError::into_inner);
-        *before = std::array::from_fn(|class| self.class_sums(class as u8));
     }
 
     /// Whether any core may take the engine of any shard (E3).
@@ -277,8 +245,18 @@ impl<E: Engine> Engines<E> {
     ) -> Entered<'l, E> {
         context.catch_up();
         guard.engine.enter(context.place, &context.now());
+        let hold = context.work.begin_hold(guard.engine.work_bytes());
         let (guard, mailboxes) = (Some(guard), &self.mailboxes);
-        Entered { guard, shard, context, mailboxes, is_changed: true }
+        Entered {
+            guard,
+            shard,
+            context,
+            mailboxes,
+            is_changed: true,
+            hold,
+            noted_bytes: 0,
+            is_worked_out: false,
+        }
     }
 
     /// Leaves a request with the shard that executes it: with the core that holds its engine, with
@@ -321,29 +299,13 @@ impl<E: Engine> Engines<E> {
             return (left, 0);
         };
         debug_assert!(entered.shard == context.id, "each core steps its own backlog");
-        let executed = entered.work_off(PARKED_PER_TICK_MAX, true);
+        let limit = RunLimit::of(&*entered, PARKED_PER_TICK_MAX);
+        let executed = entered.work_off(limit, true);
         entered.is_changed = false; // It was published.
         let backlog = entered.backlog();
         let left = backlog.left();
         backlog.is_watched = left != Left::Nothing;
         (left, executed)
-    }
-}
-
-/// The counts of a class since the sums were `before`. The age is the longest one since the start,
-/// if anything was evicted. A shard may count while its counts are read one after the other, so a
-/// count is never below 0.
-fn since(before: &ClassStats, now: ClassStats) -> ClassStats {
-    let evicted = now.evicted.saturating_sub(before.evicted);
-    let with_expiry = now.evicted_with_expiry.saturating_sub(before.evicted_with_expiry);
-    ClassStats {
-        evicted,
-        evicted_with_expiry: with_expiry.min(evicted),
-        evicted_age_s: if evicted == 0 { 0 } else { now.evicted_age_s },
-        evicted_unfetched: now.evicted_unfetched.saturating_sub(before.evicted_unfetched),
-        evicted_active: now.evicted_active.saturating_sub(before.evicted_active),
-        reclaimed: now.reclaimed.saturating_sub(before.reclaimed),
-        expired_unfetched: now.expired_unfetched.saturating_sub(before.expired_unfetched),
     }
 }
 
@@ -356,6 +318,11 @@ pub(crate) struct Entered<'l, E: Engine> {
     mailboxes: &'l Mailboxes<E>,
     /// Whether the statistics may have changed.
     is_changed: bool,
+    /// When this core took the engine, and the work since then.
+    hold: HoldWork,
+    /// The work of the hold that was noted last.
+    noted_bytes: u64,
+    pub(crate) is_worked_out: bool,
 }
 
 impl<'l, E: Engine> Entered<'l, E> {
@@ -380,6 +347,16 @@ impl<'l, E: Engine> Entered<'l, E> {
     fn take_parked(&mut self) {
         let parked = self.guard().take_parked();
         self.backlog().append(parked);
+    }
+
+    /// The work of the engine since this was called last, or since this core took the engine, in
+    /// bytes. Notes whether this core must release the engine before it begins another request
+    /// (`work`, W2).
+    #[inline]
+    pub(crate) fn note_work(&mut self) -> u64 {
+        let bytes = self.hold.bytes(E::work_bytes(self));
+        self.is_worked_out = bytes >= HOLD_BYTES_MAX;
+        bytes - std::mem::replace(&mut self.noted_bytes, bytes)
     }
 
     /// Whether no request waits for this engine, so that nothing is overtaken.
@@ -415,10 +392,18 @@ impl<'l, E: Engine> Entered<'l, E> {
         }
     }
 
-    /// Executes what is parked, at most `count_max` requests, publishes the statistics, and hands
-    /// the answers back (E2). With `retry`, executes at most `count_max` delayed requests before,
-    /// which only the core of the shard does. Returns how many requests were executed.
-    fn work_off(&mut self, count_max: usize, retry: bool) -> usize {
+    /// Counts the hold, which is about to end.
+    #[inline]
+    fn count_hold(&mut self) {
+        let work_bytes = E::work_bytes(self);
+        let Context { work, counters, .. } = self.context;
+        work.count_hold(&mut self.hold, work_bytes, counters);
+    }
+
+    /// Executes what is parked, within `limit`, publishes the statistics, and hands the answers
+    /// back (E2). With `retry`, executes as many delayed requests before, which only the core of
+    /// the shard does. Returns how many requests were executed.
+    fn work_off(&mut self, limit: RunLimit, retry: bool) -> usize {
         debug_assert!(!retry || self.shard == self.context.id, "the core of the shard");
         let (context, mailboxes) = (self.context, self.mailboxes);
         let mut done = Chain::new();
@@ -426,10 +411,10 @@ impl<'l, E: Engine> Entered<'l, E> {
         let Kept { engine, backlog, .. } = self.kept();
         let mut executed = 0;
         if retry {
-            executed += backlog.retry(context, engine, count_max, &mut done);
+            executed += backlog.retry(context, engine, limit, &mut done);
         }
-        executed += backlog.run(context, engine, count_max, &mut done);
-        debug_assert!(executed <= 2 * count_max, "E1");
+        executed += backlog.run(context, engine, limit, &mut done);
+        debug_assert!(executed <= 2 * limit.count, "E1");
         self.publish();
         mailboxes.answer(context, done);
         executed
@@ -439,13 +424,14 @@ impl<'l, E: Engine> Entered<'l, E> {
     /// leaves the rest to the core of the shard (E4).
     #[cold]
     fn release_with_backlog(&mut self) {
-        let mut room = PARKED_PER_HOLD_MAX;
-        while room > 0 {
-            let executed = self.work_off(room, false);
-            debug_assert!(executed <= room, "E1");
-            room -= executed;
+        let mut limit = RunLimit::of(&**self, PARKED_PER_HOLD_MAX);
+        while limit.count > 0 {
+            let executed = self.work_off(limit, false);
+            debug_assert!(executed <= limit.count, "E1");
+            limit.count -= executed;
             if self.backlog().is_empty() {
                 self.backlog().is_watched = false;
+                self.count_hold();
                 let Some(guard) = self.guard.take() else { return };
                 match guard.release() {
                     Ok(()) => return,
@@ -455,6 +441,7 @@ impl<'l, E: Engine> Entered<'l, E> {
                 break;
             }
         }
+        self.count_hold();
         let is_watched = self.backlog().is_watched;
         self.guard.take().into_iter().for_each(Guard::release_leaving);
         if !is_watched && self.shard != self.context.id {
@@ -491,6 +478,7 @@ impl<E: Engine> Drop for Entered<'_, E> {
             self.publish();
         }
         if self.backlog().is_empty() {
+            self.count_hold();
             let Some(guard) = self.guard.take() else { return };
             match guard.release() {
                 Ok(()) => return,
@@ -521,12 +509,20 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         Self { engines, context, entered: ArrayVec::new_const() }
     }
 
-    /// The engine of a shard. `None` if this core may not take it, or another core holds it; then
-    /// it may be free for a later request of the batch. `None` also if this core holds as many
+    /// The engine of a shard. If its hold has reached its bound, releases it and takes it again.
+    /// `None` if this core may not take it, or another core holds it; then it may be free for a
+    /// later request of the batch. `None` also if this core holds as many
     /// engines as a batch has requests.
     #[inline]
     pub(crate) fn get(&mut self, shard: u16) -> Option<&mut Entered<'l, E>> {
-        let place = match self.entered.iter().position(|entered| entered.shard == shard) {
+        let mut place = self.entered.iter().position(|entered| entered.shard == shard);
+        if let Some(held) = place
+            && self.entered[held].is_worked_out
+        {
+            self.release(held);
+            place = None;
+        }
+        let place = match place {
             Some(place) => place,
             // The requests need at most as many engines as there is room for, but making room for a
             // client may need one more.
@@ -554,6 +550,18 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
             return owns_keys.then(|| self.own()).flatten();
         }
         self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
+    }
+
+    /// Releases an engine whose hold has reached its bound, so that the requests that were parked
+    /// are executed, and other cores may take it, before the next request of this batch (`work`,
+    /// W2).
+    #[cold]
+    fn release(&mut self, place: usize) {
+        let mut entered = self.entered.swap_remove(place);
+        debug_assert!(entered.is_worked_out, "a batch takes an engine once otherwise");
+        if entered.shard != self.context.id {
+            entered.maintain(&self.context.now());
+        }
     }
 
     /// The engine of this core's own shard, as [`Self::get`] returns it.
@@ -599,33 +607,20 @@ impl<E: Engine> Drop for HeldEngines<'_, E> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use std::rc::Rc;
+
     use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
     use kachel_engine::{ClockOrigin, Common as _, EngineOptions, KeyHasher, LeaseOptions, Seeds};
     use kachel_host::Budget;
+    use kachel_io::ManualClock;
 
     use super::*;
     use crate::log::Log;
     use crate::process::{Shared, SharedOptions};
     use crate::sizes::Sizes;
+    use crate::work::WorkMeter;
 
     const SHARDS: u16 = BATCH_MAX as u16 + 8;
-
-    #[test]
-    fn counts_of_a_class_are_never_below_the_ones_at_the_reset() {
-        let of = |count| ClassStats {
-            evicted: count,
-            evicted_with_expiry: count,
-            evicted_age_s: 7,
-            evicted_unfetched: count,
-            evicted_active: count,
-            reclaimed: count,
-            expired_unfetched: count,
-        };
-        assert_eq!(since(&of(5), of(9)), ClassStats { evicted_age_s: 7, ..of(4) });
-        assert_eq!(since(&of(9), of(5)), ClassStats::default(), "the reset came in between");
-        let more = ClassStats { evicted_with_expiry: 11, ..of(9) };
-        assert_eq!(since(&of(5), more).evicted_with_expiry, 4, "counted while it was read");
-    }
 
     #[test]
     fn a_core_holds_as_many_engines_as_a_batch_has_requests_and_no_more() {
@@ -651,7 +646,8 @@ mod tests {
         let sizes = Sizes::new(engines.common());
         let origin = ClockOrigin::new(0, 0);
         let log = Log::new(0, Vec::new());
-        let context = Context::new(0, shared, hasher, origin, core.place(), sizes, log);
+        let work = WorkMeter::new(Rc::new(ManualClock::new(0)));
+        let context = Context::new(0, shared, hasher, origin, core.place(), sizes, log, work);
         let mut held = HeldEngines::new(&engines, &context);
         let last = BATCH_MAX as u16 - 1;
         for shard in 0..=last {

@@ -42,6 +42,7 @@ mod crawl;
 mod refresh;
 mod class_stats;
 mod tally;
+mod class_sums;
 mod census;
 mod stats;
 
@@ -67,6 +68,7 @@ mod logging;
 
 // What every stage reads.
 mod context;
+mod work;
 mod log;
 mod prefixes;
 mod process;
@@ -90,6 +92,7 @@ pub use process::{
 };
 pub use refreshes::Certificates;
 pub use tick::{Shard, ShardOptions, Turn};
+pub use work::{HOLD_BYTES_MAX, TURN_BYTES_MAX};
 
 /// The most requests in a batch: they are parsed, hashed, prefetched, then executed together.
 ///

@@ -46,6 +46,7 @@ use crate::login::LoggingIn;
 use crate::memory::widen;
 use crate::records::{NoRecord, Records};
 use crate::upload::{Uploads, Values, fits};
+use crate::work::REQUEST_BYTES;
 
 /// The parts of a shard that serving needs.
 pub(crate) struct Serving<'a, E: Engine> {
@@ -158,6 +159,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             let mut scanned = 0;
             if !self.has_only_staged {
                 match self.prepare(index, connection, rest) {
+                    Next::Request { .. } if self.ready[index].is_worked_out() => {
+                        if self.settled() {
+                            return self.wait(index, Waiting::Turn); // work, W1
+                        }
+                        continue;
+                    }
                     Next::Request { scanned_bytes } => scanned = scanned_bytes,
                     Next::Again => continue,
                     Next::Later => return,
@@ -327,7 +334,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                             self.wait(index, Waiting::Answers);
                             return false;
                         }
-                        self.advance(index, line_bytes);
+                        self.advance_unstaged(index, line_bytes);
                     }
                     true
                 }
@@ -372,6 +379,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         refused: &Parsed<'_>,
     ) -> bool {
         debug_assert!(self.batch.is_empty(), "I1");
+        self.ready[index].work_bytes += REQUEST_BYTES;
         match refused {
             Parsed::Refused { refusal, line_bytes } => {
                 self.advance(index, *line_bytes);
@@ -408,6 +416,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
 
     fn advance(&mut self, index: usize, bytes: usize) {
         self.ready[index].offset += bytes;
+    }
+
+    /// Advances behind a request that was executed without being staged, and counts its work.
+    fn advance_unstaged(&mut self, index: usize, bytes: usize) {
+        self.advance(index, bytes);
+        self.ready[index].work_bytes += REQUEST_BYTES;
     }
 
     /// Pauses a connection. The rest of its input is served in a later tick.

@@ -124,6 +124,10 @@ impl<E: Engine> Answering<'_, E> {
                 Row::Both(hits, misses) => {
                     self.number(name, shared.sum(*hits) + shared.sum(*misses));
                 }
+                Row::Max(counter) => {
+                    let counters = shared.counters.iter();
+                    self.number(name, counters.map(|of| counter(of).value()).max().unwrap_or(0));
+                }
                 Row::Zero => self.number(name, 0),
             }
         }
@@ -244,6 +248,8 @@ enum Row {
     Sum(fn(&Counters) -> &Counter),
     /// The sum of two such counters, so that a request is counted once.
     Both(fn(&Counters) -> &Counter, fn(&Counters) -> &Counter),
+    /// The greatest of a number over all shards.
+    Max(fn(&Counters) -> &Counter),
     /// Always 0, because Kachel has nothing that the name counts.
     Zero,
 }
@@ -369,4 +375,8 @@ const OWN: &[(&str, Row)] = &[
     ("kachel_requests", Row::Sum(|c| &c.requests)),
     ("kachel_ticks", Row::Sum(|c| &c.ticks)),
     ("kachel_busy_ticks", Row::Sum(|c| &c.busy_ticks)),
+    ("kachel_longest_hold_bytes", Row::Max(|c| &c.longest_hold_bytes)),
+    ("kachel_longest_hold_us", Row::Max(|c| &c.longest_hold_us)),
+    ("kachel_longest_tick_bytes", Row::Max(|c| &c.longest_tick_bytes)),
+    ("kachel_longest_tick_us", Row::Max(|c| &c.longest_tick_us)),
 ];

@@ -32,12 +32,14 @@
 //!
 //! Invariants:
 //! - I1  A reply is sent after its change is visible to other cores, and counted (`send`, I1).
-//! - I2  The clock is read once per tick.
+//! - I2  The time of a tick is that of its begin: the clock is read once for it. Other readings
+//!   measure how long a tick and a hold take (`work`), and decide nothing.
 //! - I3  Where any core may change any shard, shard 0 is the timekeeper: once a second it looks
 //!   whether upkeep is due in the other shards. These sleep until something happens, unless a
 //!   client may be late.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
@@ -67,6 +69,7 @@ use crate::serve::Serving;
 use crate::sizes::Sizes;
 use crate::turns::LOOK_NS;
 use crate::upload::{Uploads, Values};
+use crate::work::WorkMeter;
 
 /// How long a shard may sleep in one poll, if a client may be late.
 const SLEEP_NS_MAX: u64 = 100_000_000;
@@ -114,7 +117,7 @@ pub enum Turn {
 /// One shard: its clients, and the core that serves them.
 pub struct Shard<I: Io, C: Clock, E: Engine> {
     io: I,
-    clock: C,
+    clock: Rc<C>,
     context: Context,
     engines: Arc<Engines<E>>,
     clients: Clients<E::Pinned>,
@@ -145,7 +148,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     answered_by_copies: u64,
 }
 
-impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
+impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
     /// Makes a shard without clients. The calling thread must be the one that runs it.
     pub fn new(
         io: I,
@@ -161,7 +164,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let ShardOptions { id, hasher, origin } = options;
         let sizes = Sizes::new(engines.common());
         let log = Log::new(shared.options.log_bytes_max, engines.last_dead().to_vec());
-        let context = Context::new(id, shared, hasher, origin, core.place(), sizes, log);
+        let clock = Rc::new(clock);
+        let work = WorkMeter::new(Rc::<C>::clone(&clock));
+        let context = Context::new(id, shared, hasher, origin, core.place(), sizes, log, work);
         let balance = Balance::new(&context);
         engines.mailboxes().set_waker(id, io.waker());
         // The engine of a warm restart has items from the start.
@@ -314,6 +319,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.maintain();
         self.crawl();
         self.balance();
+        self.context.work.end_tick(self.now_ns, &self.context.counters);
         self.context.counters.ticks.add(1);
         self.context.counters.busy_ticks.add(u64::from(came || !self.arrivals.ready.is_empty()));
         Ok(self.finish())
@@ -334,6 +340,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     fn read_clock(&mut self) {
         self.now_ns = self.clock.now_ns();
         self.context.set_clock(self.now_ns);
+        self.context.work.begin_tick(self.now_ns);
         self.context.begin_sample();
         let now = self.context.now().second;
         let before = std::mem::replace(&mut self.second, now);
@@ -596,7 +603,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         if context.shared.cores.are_fixed() || acceptor.has_stopped() {
             return;
         }
-        balance.sample(context, clock, *now_ns);
+        balance.sample(context, &**clock, *now_ns);
         balance.choose(clients, arrivals, |leaving, core| acceptor.leave(io, leaving, core, false));
     }
 

@@ -290,6 +290,10 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         self.inner.crawl(cursor, now, items_max, is_wanted)
     }
 
+    fn work_bytes(&self) -> u64 {
+        self.inner.work_bytes()
+    }
+
     fn stats(&self) -> EngineStats {
         self.inner.stats()
     }

@@ -25,6 +25,15 @@ impl Counter {
         }
     }
 
+    /// Replaces the number if `value` is greater; used for maxima. Cost: a load.
+    #[inline]
+    pub fn raise(&self, value: u64) {
+        if self.0.load(Relaxed) < value {
+            self.0.store(value, Relaxed);
+        }
+        debug_assert!(self.value() >= value, "one thread at a time changes it");
+    }
+
     /// The number now.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)

@@ -20,6 +20,7 @@ mod limits;
 mod listings;
 mod logins;
 mod memory_limit;
+mod neighbors;
 mod pinned;
 mod readers;
 mod replies;

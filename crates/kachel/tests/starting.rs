@@ -122,7 +122,7 @@ fn a_client_that_is_closed_for_being_slow_is_counted_and_named() {
         late.send("get a_lin");
         assert!(late.read_to_end().is_empty(), "it is closed");
         let mut client = server.connect();
-        client.send("stats\r\nstats settings\r\nquit\r\n");
+        client.send("stats kachel\r\nstats settings\r\nquit\r\n");
         let told = String::from_utf8(client.read_to_end()).expect("text");
         for line in ["line_closes 1", "block_closes 0", "line_timeout 1", "reader_timeout 0"] {
             assert!(told.contains(&format!("STAT kachel_{line}\r\n")), "{line}: {told}");

@@ -40,7 +40,7 @@ fn seconds_until_closed(world: &mut World, client: &FarEnd) -> Option<u32> {
 /// What `stats` says of clients that were closed: for lines, blocks, replies, pinned memory.
 fn counted(world: &mut World) -> [u64; 4] {
     let client = world.connect();
-    let stats = String::from_utf8(world.ask(&client, b"stats\r\n")).expect("text");
+    let stats = String::from_utf8(world.ask(&client, b"stats kachel\r\n")).expect("text");
     ["line", "block", "reader", "pinned"].map(|what| {
         let name = format!("STAT kachel_{what}_closes ");
         let found = stats.lines().find_map(|line| line.strip_prefix(name.as_str()));

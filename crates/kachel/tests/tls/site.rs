@@ -160,7 +160,7 @@ impl TlsClient {
 
     /// A number of `stats`; `None` if it is not there.
     pub(crate) fn stats(&mut self, name: &str) -> Option<u64> {
-        let text = self.ask("stats\r\n", "END\r\n");
+        let text = self.ask("stats\r\nstats kachel\r\nmn\r\n", "MN\r\n");
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")))?;
         Some(line.parse().expect("a number"))
     }

@@ -245,7 +245,8 @@ impl<E: Engine> Engines<E> {
     ) -> Entered<'l, E> {
         context.catch_up();
         guard.engine.enter(context.place, &context.now());
-        let hold = context.work.begin_hold(guard.engine.work_bytes());
+        let noted_work = guard.engine.work_bytes();
+        let hold = context.work.begin_hold(noted_work);
         let (guard, mailboxes) = (Some(guard), &self.mailboxes);
         Entered {
             guard,
@@ -254,7 +255,7 @@ impl<E: Engine> Engines<E> {
             mailboxes,
             is_changed: true,
             hold,
-            noted_bytes: 0,
+            noted_work,
             is_worked_out: false,
         }
     }
@@ -320,8 +321,8 @@ pub(crate) struct Entered<'l, E: Engine> {
     is_changed: bool,
     /// When this core took the engine, and the work since then.
     hold: HoldWork,
-    /// The work of the hold that was noted last.
-    noted_bytes: u64,
+    /// The work that the engine had done when it was noted last.
+    noted_work: u64,
     pub(crate) is_worked_out: bool,
 }
 
@@ -351,12 +352,15 @@ impl<'l, E: Engine> Entered<'l, E> {
 
     /// The work of the engine since this was called last, or since this core took the engine, in
     /// bytes. Notes whether this core must release the engine before it begins another request
-    /// (`work`, W2).
+    /// (`work`, W2). Most requests read, which is no work: they cost two loads and a comparison.
     #[inline]
     pub(crate) fn note_work(&mut self) -> u64 {
-        let bytes = self.hold.bytes(E::work_bytes(self));
-        self.is_worked_out = bytes >= HOLD_BYTES_MAX;
-        bytes - std::mem::replace(&mut self.noted_bytes, bytes)
+        let work_bytes = E::work_bytes(self);
+        if work_bytes == self.noted_work {
+            return 0;
+        }
+        self.is_worked_out = self.hold.bytes(work_bytes) >= HOLD_BYTES_MAX;
+        work_bytes - std::mem::replace(&mut self.noted_work, work_bytes)
     }
 
     /// Whether no request waits for this engine, so that nothing is overtaken.

@@ -611,7 +611,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if self.on.context.shared.options.copies.is_some() {
             copy_hot(self.on.context, &mut held, self.ready, &self.batch);
         }
-        drop(held);
+        // `held` is released at the end, where it is: to drop it by value would copy 3 KB.
         self.batch.clear();
     }
 }

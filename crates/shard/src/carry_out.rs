@@ -64,12 +64,12 @@ impl<E: Engine> CarryingOut<'_, E> {
         let done = if is_full {
             Err(Blocked::Reader)
         } else {
-            let done = self.execute_or_park(held, connection, batch, staged, guess, awaits);
+            ready.work_bytes += REQUEST_BYTES;
+            let done = self.execute_or_park(held, ready, batch, staged, guess, awaits);
             done.map_err(Blocked::Record)
         };
-        match done {
-            Ok(work_bytes) => ready.work_bytes += REQUEST_BYTES + work_bytes,
-            Err(blocked) => self.rewind(ready, staged, blocked),
+        if let Err(blocked) = done {
+            self.rewind(ready, staged, blocked);
         }
     }
 
@@ -91,43 +91,47 @@ impl<E: Engine> CarryingOut<'_, E> {
     }
 
     /// Executes a request beside its owner or under the lock of its owner. If neither is possible,
-    /// parks it. Returns the work that the engine did for it, in bytes.
+    /// parks it. Adds the work of the engine to that of the turn.
     ///
     /// Errors: there is no record to park it, and nothing was done.
     #[inline]
     fn execute_or_park(
         &mut self,
         held: &mut HeldEngines<'_, E>,
-        connection: ClientIndex,
+        ready: &mut Ready,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
         guess: Option<GuessOf<E>>,
         awaits: bool,
-    ) -> Result<u64, NoRecord> {
+    ) -> Result<(), NoRecord> {
+        let connection = ready.connection;
         let is_own = staged.owner == self.context.id;
         if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
-            return Ok(0); // beside, B2
+            return Ok(()); // beside, B2
         }
         // A request that an engine may delay always has a record.
         if !E::DELAYS
             && let Some(entered) = held.get(staged.owner)
             && (!awaits || entered.is_clear())
         {
-            debug_assert!(!entered.is_worked_out, "work, W2");
+            debug_assert!(!entered.is_worked_out(), "work, W2");
             let applied = self.apply(entered, connection, batch, staged);
             let work_bytes = entered.note_work();
             match applied {
                 Ok(()) => self.context.counters.writes_beside.add(u64::from(!is_own)),
                 Err(ticket) => self.park(held, connection, batch, staged, Some(ticket))?,
             }
-            return Ok(work_bytes);
+            if work_bytes > 0 {
+                ready.work_bytes += work_bytes;
+                held.release_worked_out(staged.owner);
+            }
+            return Ok(());
         }
         let may_read = !E::DELAYS && is_own && !awaits && !held.has(staged.owner);
         if may_read && self.read_beside(held, connection, batch, staged, guess) {
-            return Ok(0);
+            return Ok(());
         }
-        self.park(held, connection, batch, staged, None)?;
-        Ok(0)
+        self.park(held, connection, batch, staged, None)
     }
 
     /// Parks a request (I4). If the engine has delayed it, there is a ticket, and this core holds

@@ -248,16 +248,7 @@ impl<E: Engine> Engines<E> {
         let noted_work = guard.engine.work_bytes();
         let hold = context.work.begin_hold(noted_work);
         let (guard, mailboxes) = (Some(guard), &self.mailboxes);
-        Entered {
-            guard,
-            shard,
-            context,
-            mailboxes,
-            is_changed: true,
-            hold,
-            noted_work,
-            is_worked_out: false,
-        }
+        Entered { guard, shard, context, mailboxes, is_changed: true, hold, noted_work }
     }
 
     /// Leaves a request with the shard that executes it: with the core that holds its engine, with
@@ -323,7 +314,6 @@ pub(crate) struct Entered<'l, E: Engine> {
     hold: HoldWork,
     /// The work that the engine had done when it was noted last.
     noted_work: u64,
-    pub(crate) is_worked_out: bool,
 }
 
 impl<'l, E: Engine> Entered<'l, E> {
@@ -351,16 +341,17 @@ impl<'l, E: Engine> Entered<'l, E> {
     }
 
     /// The work of the engine since this was called last, or since this core took the engine, in
-    /// bytes. Notes whether this core must release the engine before it begins another request
-    /// (`work`, W2). Most requests read, which is no work: they cost two loads and a comparison.
+    /// bytes. Cost: loads and a comparison; most requests read, which is no work.
     #[inline]
     pub(crate) fn note_work(&mut self) -> u64 {
         let work_bytes = E::work_bytes(self);
-        if work_bytes == self.noted_work {
-            return 0;
-        }
-        self.is_worked_out = self.hold.bytes(work_bytes) >= HOLD_BYTES_MAX;
         work_bytes - std::mem::replace(&mut self.noted_work, work_bytes)
+    }
+
+    /// Whether this core must release the engine before it begins another request (`work`, W2).
+    #[inline]
+    pub(crate) fn is_worked_out(&self) -> bool {
+        self.hold.bytes(self.noted_work) >= HOLD_BYTES_MAX
     }
 
     /// Whether no request waits for this engine, so that nothing is overtaken.
@@ -513,20 +504,12 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         Self { engines, context, entered: ArrayVec::new_const() }
     }
 
-    /// The engine of a shard. If its hold has reached its bound, releases it and takes it again.
-    /// `None` if this core may not take it, or another core holds it; then it may be free for a
-    /// later request of the batch. `None` also if this core holds as many
+    /// The engine of a shard. `None` if this core may not take it, or another core holds it; then
+    /// it may be free for a later request of the batch. `None` also if this core holds as many
     /// engines as a batch has requests.
     #[inline]
     pub(crate) fn get(&mut self, shard: u16) -> Option<&mut Entered<'l, E>> {
-        let mut place = self.entered.iter().position(|entered| entered.shard == shard);
-        if let Some(held) = place
-            && self.entered[held].is_worked_out
-        {
-            self.release(held);
-            place = None;
-        }
-        let place = match place {
+        let place = match self.entered.iter().position(|entered| entered.shard == shard) {
             Some(place) => place,
             // The requests need at most as many engines as there is room for, but making room for a
             // client may need one more.
@@ -556,13 +539,15 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
     }
 
-    /// Releases an engine whose hold has reached its bound, so that the requests that were parked
-    /// are executed, and other cores may take it, before the next request of this batch (`work`,
-    /// W2).
-    #[cold]
-    fn release(&mut self, place: usize) {
+    /// Releases the engine of a shard if its hold has reached its bound, so that the requests that
+    /// were parked are executed, and other cores may take it, before the next request of this batch
+    /// (`work`, W2).
+    pub(crate) fn release_worked_out(&mut self, shard: u16) {
+        let is_worked_out =
+            |entered: &Entered<'_, E>| entered.shard == shard && entered.is_worked_out();
+        let Some(place) = self.entered.iter().position(is_worked_out) else { return };
         let mut entered = self.entered.swap_remove(place);
-        debug_assert!(entered.is_worked_out, "a batch takes an engine once otherwise");
+        debug_assert!(entered.shard == shard, "it is the one that has worked");
         if entered.shard != self.context.id {
             entered.maintain(&self.context.now());
         }

@@ -42,12 +42,20 @@ fn command() -> Command {
         .after_help(format!("Options of -o:\n\n{}", extended.collect::<String>()))
         .disable_help_flag(true)
         .args(options_shown().map(|shown| argument(&shown)));
+    let check = Command::new("check-config")
+        .about("Check a file of options, and the files that it names")
+        .arg(Arg::new("FILE").required(true));
+    let seconds = "the time in which the server must answer (default: 2)";
+    let probe = Command::new("probe")
+        .about("Ask a server whether it answers, for health checks")
+        .arg(Arg::new("timeout-s").long("timeout-s").value_name("N").help(seconds))
+        .arg(Arg::new("ADDRESS").help("HOST:PORT or a path (default: 127.0.0.1:11211)"));
     Command::new("kachel")
         .version(KACHEL_VERSION)
         .about("A drop-in replacement for memcached, for machines with many cores")
         .after_help("`kachel load` starts `kachel-lab load`, which describes its options itself.")
         .disable_help_subcommand(true)
-        .subcommand(serve)
+        .subcommands([serve, check, probe])
 }
 
 fn main() -> std::io::Result<()> {

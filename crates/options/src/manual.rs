@@ -219,12 +219,18 @@ memcached's defaults. These are the differences:
 | listings of keys (`-X`, `--dumps`) | refused | answered |
 | started by root without `-u` | starts, with a warning | refuses to start, as memcached does |
 | an argument that is not an option | an error | ignored, with a warning |
+| an unknown option, a file of users that cannot be used | status 64 | status 1, as memcached |
 
 If the environment variable `MEMCACHED_PORT_FILENAME` is set, the server writes its ports to that file
 once it listens, one per line, such as `TCP INET: 11211`.
 
-A mistake ends the program with status 1 (unknown option, bad value), 64 (options that exclude each
-other or are not built; any mistake in a file of options; certificates that cannot be used, and under
-the name `kachel` also users), 67 (unknown user) or 71 (error of the system, bad listener).
+A mistake ends the program with one of these statuses:
+
+| status | mistake |
+|---|---|
+| 1 | a bad value |
+| 64 | options that exclude each other or are not built; any mistake in a file of options; certificates that cannot be used |
+| 67 | an unknown user (`-u`) |
+| 71 | an error of the system; a bad listener |
 
 ";

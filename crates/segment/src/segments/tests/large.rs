@@ -262,10 +262,9 @@ fn an_append_that_finds_no_memory_leaves_the_large_value() {
     shard.assert_all_comes_back(12);
 }
 
-#[test]
-fn a_value_whose_blocks_were_moved_is_extended_at_its_end() {
-    let mut shard = Shard::new(16 << 20, false);
-    let bytes = 3 * BLOCK_BYTES + 5;
+/// Fills the memory with values of `bytes` under numbers, of which every fourth one stays. Returns
+/// how many there were.
+fn store_with_gaps(shard: &mut Shard, bytes: usize) -> u64 {
     let mut stored = 0;
     while shard.set(format!("{stored}").as_bytes(), &pattern(stored, bytes), 9).is_ok() {
         stored += 1;
@@ -273,7 +272,12 @@ fn a_value_whose_blocks_were_moved_is_extended_at_its_end() {
     for number in (0..stored).filter(|number| number % 4 != 0) {
         assert!(shard.delete(format!("{number}").as_bytes()));
     }
-    // Small items want whole segments, for which blocks are gathered.
+    stored
+}
+
+/// Has the blocks of large values moved: small items want whole segments, for which blocks are
+/// gathered.
+fn move_blocks(shard: &mut Shard) {
     let mut small = 0;
     while shard.set(format!("small {small}").as_bytes(), &pattern(small, 200), 9).is_ok() {
         small += 1;
@@ -281,6 +285,14 @@ fn a_value_whose_blocks_were_moved_is_extended_at_its_end() {
     for number in 0..small {
         assert!(shard.delete(format!("small {number}").as_bytes()));
     }
+}
+
+#[test]
+fn a_value_whose_blocks_were_moved_is_extended_at_its_end() {
+    let mut shard = Shard::new(16 << 20, false);
+    let bytes = 3 * BLOCK_BYTES + 5;
+    let stored = store_with_gaps(&mut shard, bytes);
+    move_blocks(&mut shard);
     for number in (0..stored).step_by(4) {
         let (key, added) = (format!("{number}"), pattern(number + 1, 20_000));
         extend(&mut shard, key.as_bytes(), &added).expect("there is room");
@@ -510,7 +522,7 @@ fn bytes_before_a_large_value_are_linked_to_it() {
 }
 
 #[test]
-fn extending_a_large_value_costs_what_is_added_and_two_blocks() {
+fn extending_a_large_value_costs_what_is_added_and_four_blocks() {
     for bytes in [BLOCK_BYTES, 900_000, 15 << 20] {
         let mut shard = Shard::new(64 << 20, true);
         let mut at = shard.set(b"key", &pattern(1, bytes), 9).expect("there is room");
@@ -582,27 +594,14 @@ fn readers_see_their_own_value_while_it_grows_on_both_sides() {
 fn a_value_that_was_extended_before_moves_with_its_headroom() {
     let mut shard = Shard::new(16 << 20, false);
     let bytes = 3 * BLOCK_BYTES + 5;
-    let mut stored = 0;
-    while shard.set(format!("{stored}").as_bytes(), &pattern(stored, bytes), 9).is_ok() {
-        stored += 1;
-    }
-    for number in (0..stored).filter(|number| number % 4 != 0) {
-        assert!(shard.delete(format!("{number}").as_bytes()));
-    }
+    let stored = store_with_gaps(&mut shard, bytes);
     let mut wanted = Vec::new();
     for number in (0..stored).step_by(4) {
         let (key, added) = (format!("{number}"), pattern(number + 1, 5_000));
         prepend(&mut shard, key.as_bytes(), &added).expect("there is room");
         wanted.push((key, [added, pattern(number, bytes)].concat()));
     }
-    // Small items want whole segments, for which blocks are gathered.
-    let mut small = 0;
-    while shard.set(format!("small {small}").as_bytes(), &pattern(small, 200), 9).is_ok() {
-        small += 1;
-    }
-    for number in 0..small {
-        assert!(shard.delete(format!("small {number}").as_bytes()));
-    }
+    move_blocks(&mut shard);
     for (key, wanted) in &mut wanted {
         assert!(shard.value(key.as_bytes()).as_ref() == Some(wanted), "{key} has moved");
         prepend(&mut shard, key.as_bytes(), b"front").expect("there is headroom");

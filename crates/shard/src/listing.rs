@@ -266,7 +266,7 @@ impl Listings {
             step.clients.with(connection, Connection::end_listing);
             step.clients.mark_dirty(connection);
             step.context.counters.listings.set(self.listings.len() as u64);
-            debug_assert!(!self.tally.is_led_by(connection), "I6: its walk is over");
+            debug_assert!(!self.tally.is_led_by(connection), "tally, T1: its walk is over");
         } else {
             self.listings.push_back(listing);
         }

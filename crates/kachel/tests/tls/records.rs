@@ -239,8 +239,9 @@ fn resets_leave_nothing_behind() {
     }
 }
 
-/// Bytes that clients leave unfinished, during the handshake and after it, are counted in `stats`.
-/// A greeting that goes on and on is refused. When the clients have closed, nothing is kept.
+/// Bytes that clients leave unfinished, during the handshake and after it, are counted in `stats
+/// kachel`. A greeting that goes on and on is refused. When the clients have closed, nothing is
+/// kept.
 #[test]
 fn unfinished_bytes_are_counted_bounded_and_given_back() {
     const CLIENTS: usize = 20;

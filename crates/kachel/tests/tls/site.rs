@@ -78,7 +78,7 @@ impl Site {
         raw(self.server.port())
     }
 
-    /// A number of `stats`.
+    /// A number of `stats` or `stats kachel`.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         self.connect().stat(name)
     }
@@ -158,7 +158,7 @@ impl TlsClient {
         (line < reply.len()).then(|| reply[line..reply.len() - b"\r\nEND\r\n".len()].to_vec())
     }
 
-    /// A number of `stats`; `None` if it is not there.
+    /// A number of `stats` or `stats kachel`; `None` if it is not there.
     pub(crate) fn stats(&mut self, name: &str) -> Option<u64> {
         let text = self.ask("stats\r\nstats kachel\r\nmn\r\n", "MN\r\n");
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")))?;

@@ -290,8 +290,8 @@ fn count(object: &mut Ebpf, (name, program, config, every): &Event) -> Counted {
     Counted { name, count: None, every: *every, missing }
 }
 
-/// The refusal of the view that needs the kernel's files about tracepoints, which are not to be
-/// had.
+/// The refusal of the view that needs the kernel's files about tracepoints, if they cannot be
+/// mounted.
 fn without_files(error: &std::io::Error) -> String {
     format!(
         "the view of system calls needs the files of tracefs, and they cannot be mounted ({error}): run \

@@ -156,7 +156,7 @@ fn requests_that_want_no_reply_get_no_datagram() {
     assert_eq!(ask(&mut world, b"version\r\nquit\r\nversion\r\n"), b"VERSION 1.6.45\r\n");
 }
 
-/// What each kind of request writes to the log: as over TCP, but for `cfd`, which is the descriptor
+/// What each kind of request writes to the log: as over TCP, except `cfd`, which is the descriptor
 /// of the socket; in memory it is 0.
 #[test]
 fn a_watcher_gets_the_lines_of_requests_over_udp() {

@@ -210,7 +210,7 @@ impl Client {
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// One number of `stats`.
+    /// One number of `stats` or `stats kachel`.
     pub fn stat(&mut self, name: &str) -> u64 {
         let stats = self.stats();
         let value = stats.get(name).unwrap_or_else(|| panic!("no such statistic: {name}"));

@@ -77,12 +77,12 @@ impl Server {
         self.processor_time() == before
     }
 
-    /// The reply to `stats`, by name.
+    /// The replies to `stats` and to `stats kachel`, by name.
     pub fn stats(&self) -> HashMap<String, String> {
         self.connect().stats()
     }
 
-    /// One number of `stats`.
+    /// One number of `stats` or `stats kachel`.
     pub fn stat(&self, name: &str) -> u64 {
         self.connect().stat(name)
     }

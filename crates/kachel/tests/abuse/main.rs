@@ -40,8 +40,8 @@ const ELSEWHERE: [(&str, &str); 6] = [
         "X15",
         "pools: crates/shard/tests/server/clocks.rs refuses memory from any moment on; arenas: below",
     ),
-    ("X16", "disk full: nothing is written to disks yet"),
-    ("X17", "data directory: there is none yet"),
+    ("X16", "a disk that takes no memory file: `crates/kachel/tests/restart.rs`"),
+    ("X17", "a memory file that does not fit: `crates/kachel/tests/restart.rs`"),
     (
         "X18",
         "clocks set to 1970, by an hour, ten years, past 2038 and 2106; sleeps: \

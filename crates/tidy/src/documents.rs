@@ -1,4 +1,5 @@
-//! Paths and functions that the documents name exist. The code map has the order of the crates.
+//! Paths and functions that the documents name exist. The code map has the order of the crates. No
+//! two rows of hostile inputs have the same number.
 //!
 //! Upstream:   README.md, ARCHITECTURE.md, STYLE.md and everything under docs.
 //! Downstream: nothing.
@@ -6,6 +7,8 @@
 //! A path is a quoted word (`like/this.rs`) that begins with one of the repository's folders, or
 //! the target of a link. After a path of a Rust file, `: name` or `: Type::name` names what it
 //! defines.
+
+use std::collections::HashSet;
 
 use crate::manifest::array;
 use crate::source::words;
@@ -68,6 +71,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         }
     }
     check_code_map(tree, report);
+    check_row_numbers(tree, report);
     report.looked("paths in documents", paths);
     report.looked("names in documents", names);
 }
@@ -125,6 +129,23 @@ fn check_code_map(tree: &Tree, report: &mut Report) {
     report.looked("rooms on the code map", headings.len());
 }
 
+/// Rows of the list of hostile inputs begin with a number (`A11`), and no two with the same one.
+fn check_row_numbers(tree: &Tree, report: &mut Report) {
+    let path = "docs/hostile-inputs.md";
+    let mut seen = HashSet::new();
+    for (index, line) in tree.text(path).unwrap_or_default().lines().enumerate() {
+        let cell = line.strip_prefix("| ").and_then(|row| row.split(" |").next());
+        let Some((letter, digits)) = cell.and_then(|cell| cell.split_at_checked(1)) else {
+            continue;
+        };
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number && !seen.insert((letter, digits)) {
+            report.find(RULE, path, index + 1, format!("a second row {letter}{digits}"));
+        }
+    }
+    report.looked("numbered rows", seen.len());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +181,17 @@ mod tests {
         assert_eq!(whats("README.md", "[x](docs/gone.md)"), ["docs/gone.md does not exist"]);
         let broken = "`crates/a/src/lib.rs:\nTick`";
         assert_eq!(whats("README.md", broken), ["a quoted word is broken over two lines"; 2]);
+    }
+
+    #[test]
+    fn a_second_row_with_a_number_is_found() {
+        let rows =
+            "| | input |\n|---|---|\n| A1 | x |\n| B1 | x |\n| A1 to A3 | x |\n| idle | x |\n";
+        assert_eq!(whats("docs/hostile-inputs.md", rows), [""; 0]);
+        assert_eq!(
+            whats("docs/hostile-inputs.md", &rows.repeat(2)),
+            ["a second row A1", "a second row B1"]
+        );
     }
 
     #[test]

@@ -67,7 +67,13 @@ impl Ready {
     /// Whether no more requests of the connection are begun in this tick (`work`, W1).
     #[inline]
     pub(crate) const fn is_worked_out(&self) -> bool {
-        self.work_bytes >= TURN_BYTES_MAX && !self.connection.is_exchange()
+        self.has_worked(TURN_BYTES_MAX)
+    }
+
+    /// Whether the turn has reached `share_bytes` of work. A datagram has no turn.
+    #[inline]
+    pub(crate) const fn has_worked(&self, share_bytes: u64) -> bool {
+        self.work_bytes >= share_bytes && !self.connection.is_exchange()
     }
 
     /// The bytes of memory that the input takes if only the bytes before `offset` are served.

@@ -46,7 +46,7 @@ use crate::login::LoggingIn;
 use crate::memory::widen;
 use crate::records::{NoRecord, Records};
 use crate::upload::{Uploads, Values, fits};
-use crate::work::REQUEST_BYTES;
+use crate::work::{REQUEST_BYTES, turn_share_bytes};
 
 /// The parts of a shard that serving needs.
 pub(crate) struct Serving<'a, E: Engine> {
@@ -74,8 +74,17 @@ impl<E: Engine> Serving<'_, E> {
         let batch = Batch::new(std::mem::take(decoded));
         let protocol = ClientProtocol::Negotiated;
         let (turn_requests, begun) = (self.context.shared.options.requests_per_tick, Begun::NONE);
-        let mut turn =
-            Turn { on: self, ready, batch, has_only_staged: false, protocol, turn_requests, begun };
+        let share_bytes = turn_share_bytes(ready.len());
+        let mut turn = Turn {
+            on: self,
+            ready,
+            batch,
+            has_only_staged: false,
+            protocol,
+            turn_requests,
+            share_bytes,
+            begun,
+        };
         for index in 0..turn.ready.len() {
             let input = inputs.of(&turn.ready[index]);
             turn.connection(index, input);
@@ -103,6 +112,8 @@ struct Turn<'a, 's, 'b, E: Engine> {
     /// The most requests of one connection in one tick (`-R`). If there is such a number, the
     /// connection is prepared for each of its requests, which counts them.
     turn_requests: Option<u32>,
+    /// The work after which no more requests of a connection are parsed in this tick (`work`, W1).
+    share_bytes: u64,
     /// The requests of the connection that were begun, if they are counted.
     begun: Begun,
 }
@@ -159,7 +170,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             let mut scanned = 0;
             if !self.has_only_staged {
                 match self.prepare(index, connection, rest) {
-                    Next::Request { .. } if self.ready[index].is_worked_out() => {
+                    Next::Request { .. } if self.ready[index].has_worked(self.share_bytes) => {
                         if self.settled() {
                             return self.wait(index, Waiting::Turn); // work, W1
                         }

@@ -63,9 +63,11 @@ impl Core {
         debug_assert!(self.registration.is_awake(), "B1");
     }
 
-    /// This core holds nothing that it read (B1). Cost: two loads.
+    /// This core holds nothing that it read (B1). Cost: a load, and two more while it is awake.
     pub(crate) fn end_round(&mut self) {
-        self.registration.round_over();
+        if self.registration.is_awake() {
+            self.registration.round_over();
+        }
     }
 
     /// This core reads no other shard until it wakes. Cost: a store.

@@ -128,8 +128,13 @@ impl<E: Engine> CarryingOut<'_, E> {
             return Ok(());
         }
         let may_read = !E::DELAYS && is_own && !awaits && !held.has(staged.owner);
-        if may_read && self.read_beside(held, connection, batch, staged, guess) {
-            return Ok(());
+        if may_read {
+            // The batch may have begun with this engine, and so with a core that is no reader. The
+            // engine was released since (work, W2), and another core has taken it.
+            self.core.wake(); // beside, B1
+            if self.read_beside(held, connection, batch, staged, guess) {
+                return Ok(());
+            }
         }
         self.park(held, connection, batch, staged, None)
     }

@@ -616,7 +616,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 carrying_out.carry_out(&mut held, ready, &self.batch, staged, guesses.at(place));
             }
         }
-        if beside {
+        if !readers.is_empty() {
             self.on.core.end_round(); // beside, B1
         }
         if self.on.context.shared.options.copies.is_some() {

@@ -2,6 +2,7 @@
 //! a client cannot tell the difference.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kachel_engine::KeyHasher;
 use kachel_io::FarEnd;
@@ -150,6 +151,87 @@ fn an_engine_that_another_core_holds_delays_only_what_it_must() {
         assert_eq!(reply, wanted);
     }
     assert_eq!(world.holdings().map(|held| held.delayed).sum::<u64>(), 0);
+}
+
+/// Ends the thread that it names, also if the test fails.
+struct Ends<'t>(&'t AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The fault: a core releases its engine in the middle of a batch once the work of the hold has
+/// reached its bound. If another core took the engine then, the next read of the batch was answered
+/// without it, by a core that no writer waited for.
+#[test]
+fn a_core_that_loses_its_engine_within_a_batch_reads_as_others_do() {
+    // The blocks of the three together are more work to free than one hold may have.
+    const LARGE: [&str; 3] = ["one", "two", "three"];
+    const LARGE_BYTES: usize = 12 << 20;
+    // Each attempt has a good chance that the other core comes at the right moment.
+    const ATTEMPTS: usize = 60;
+    const LOSSES: usize = 3;
+    let (memory_bytes, item_bytes_max) = (96 << 20, 16 << 20);
+    let options = WorldOptions {
+        shards: 2,
+        memory_bytes,
+        item_bytes_max,
+        stays: true,
+        ..WorldOptions::default()
+    };
+    let hasher = KeyHasher::new(options.seeds, options.shards);
+    let own = |name: &str| {
+        let mut names = (0..).map(|number| format!("{name}{number}"));
+        let is_own = |name: &String| hasher.owner(hasher.key(name.as_bytes()).hashes()) == 0;
+        names.find(is_own).expect("it owns half of the keys")
+    };
+    let mut world = World::new(options);
+    let clients = [world.connect(), world.connect()];
+    let (small, large) = (own("small"), LARGE.map(own));
+    let set = format!("set {small} 0 0 1\r\nx\r\n");
+    assert_eq!(world.ask(&clients[1], set.as_bytes()), b"STORED\r\n");
+    let value = "v".repeat(LARGE_BYTES);
+    let deletes: String = large.iter().map(|name| format!("delete {name} noreply\r\n")).collect();
+    let engines = Arc::clone(&world.engines);
+    let [is_on, is_over] = [AtomicBool::new(false), AtomicBool::new(false)];
+    std::thread::scope(|scope| {
+        let _ends = Ends(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if is_on.load(Ordering::Relaxed) {
+                    drop(engines.hold(0));
+                    (0..20).for_each(|_| std::hint::spin_loop());
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let counts = |world: &World| [world.sum(|c| &c.reads_beside), world.parked()];
+        let mut losses = 0;
+        for _ in 0..ATTEMPTS {
+            for name in &large {
+                let set = format!("set {name} 0 0 {LARGE_BYTES}\r\n{value}\r\n");
+                assert_eq!(world.ask(&clients[0], set.as_bytes()), b"STORED\r\n");
+            }
+            let before = counts(&world);
+            clients[0].write(deletes.as_bytes());
+            clients[1].write(format!("get {small}\r\n").as_bytes());
+            is_on.store(true, Ordering::Relaxed);
+            world.turn_of(0);
+            is_on.store(false, Ordering::Relaxed);
+            world.settle();
+            let said = String::from_utf8(clients[1].read()).expect("text");
+            assert_eq!(said, format!("VALUE {small} 0 1\r\nx\r\nEND\r\n"));
+            // It had the engine for what was deleted, and not for what was read.
+            losses += usize::from(counts(&world) == [before[0] + 1, before[1]]);
+            if losses == LOSSES {
+                break;
+            }
+        }
+    });
+    world.audit();
 }
 
 #[test]

@@ -13,7 +13,8 @@
 //!   turn is what a tick serves of one connection. If several connections are ready, none of their
 //!   requests is parsed in a turn that has reached its share of `TURN_BYTES_MAX`, so that the tick
 //!   of a few busy connections is not longer than that of one. The connection then waits, and the
-//!   others come first in the next tick. Datagrams are shorter than a turn, so they do not wait.
+//!   others come first in the next tick. An exchange has no turn: a datagram is served whole. It
+//!   has at most 16 KiB, and a poll brings eight of them.
 //! - W2  No request is begun in a hold of an engine whose work has reached `HOLD_BYTES_MAX`: the
 //!   core releases the engine, and takes it again for the next request. The requests that others
 //!   have parked have a bound of the same size for themselves.

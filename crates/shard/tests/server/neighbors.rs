@@ -9,13 +9,17 @@ use kachel_testkit::{World, WorldOptions};
 const TURNS_OF_A_REPLY: usize = 2;
 /// Requests that the neighbor pipelines.
 const REQUESTS: usize = 1_000;
-/// The most work of the last request of a turn or a hold, and of the upkeep beside it.
-const REQUEST_BYTES_MAX: u64 = 128 << 10;
 /// Bytes of the large values that are attacked.
 const SIZES: [usize; 2] = [900_000, 15_000_000];
+/// Bytes of memory of each server.
+const MEMORY_BYTES: u64 = 96 << 20;
+/// The most work of the last request of a turn or a hold, and of the upkeep beside it: 128 KiB, and
+/// 256 bytes for each block of 16 KiB of the values that a step of upkeep frees after a flush. These
+/// may be all of them.
+const REQUEST_BYTES_MAX: u64 = (128 << 10) + (MEMORY_BYTES >> 14) * 256;
 
 fn world(shards: u16) -> World {
-    let (memory_bytes, item_bytes_max) = (96 << 20, 32 << 20);
+    let (memory_bytes, item_bytes_max) = (MEMORY_BYTES, 32 << 20);
     World::new(WorldOptions { shards, memory_bytes, item_bytes_max, ..WorldOptions::default() })
 }
 

@@ -14,8 +14,8 @@ const SIZES: [usize; 2] = [900_000, 15_000_000];
 /// Bytes of memory of each server.
 const MEMORY_BYTES: u64 = 96 << 20;
 /// The most work of the last request of a turn or a hold, and of the upkeep beside it: 128 KiB, and
-/// 256 bytes for each block of 16 KiB of the values that a step of upkeep frees after a flush. These
-/// may be all of them.
+/// 256 bytes for each block of 16 KiB of the values that a step of upkeep frees after a flush.
+/// These may be all of them.
 const REQUEST_BYTES_MAX: u64 = (128 << 10) + (MEMORY_BYTES >> 14) * 256;
 
 fn world(shards: u16) -> World {

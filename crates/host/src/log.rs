@@ -37,11 +37,11 @@ static ONE: Mutex<()> = Mutex::new(());
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The server ends, does not start, or loses what it should keep.
+    /// The server ends, does not start, or loses data that it should keep.
     Error,
     /// Something is not as the operator wanted it, and the server goes on.
     Warning,
-    /// What the server does.
+    /// An event of normal operation.
     Info,
 }
 

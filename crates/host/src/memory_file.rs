@@ -304,7 +304,7 @@ mod tests {
         folder.open().expect_err("a folder is no file");
     }
 
-    /// What another user may have put there, and a part of the reason for which it is refused.
+    /// Files that another user may plant, each with a part of the reason why it is refused.
     const PLANTED: [(&str, &str); 5] = [
         ("writable by its group", "other users may write"),
         ("writable by all", "other users may write"),

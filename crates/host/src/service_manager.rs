@@ -1,4 +1,4 @@
-//! What the process tells its service manager: ready, ending, or in need of more time.
+//! Messages to the service manager: the server is ready, ends, or needs more time.
 //!
 //! Upstream:   `kachel`, at the start, at the end, and while items are loaded and saved.
 //! Downstream: datagrams to the unix socket that the environment names, by systemd's protocol
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The variable that names the socket: a path, or a name of the abstract namespace after an `@`.
 const SOCKET_ENV: &str = "NOTIFY_SOCKET";
 
-/// What a service tells.
+/// A message to the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceState {
     /// It serves.
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::folder::Folder;
 
-    /// What a manager at this address is told.
+    /// The message that a manager at this address receives.
     fn told(address: &SocketAddr, name: &OsStr, state: ServiceState) -> String {
         let manager = UnixDatagram::bind_addr(address).expect("a socket");
         send(name, state).expect("it is sent");

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Invariants:
-//! - L1  At most one thread reads, so that an older file never replaces a newer one. Each reading
-//!   that is asked for begins after that.
+//! - L1  At most one thread reads, so that an older file never replaces a newer one. After each
+//!   signal a reading begins, so changes from before the signal are read.
 //! - L2  Nothing waits for a reading: it may take seconds, or never end if a mount is dead.
 //!   A reading that the end of the process overtakes is given up between two users.
 

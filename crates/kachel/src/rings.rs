@@ -120,7 +120,7 @@ fn is_memory(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOMEM)
 }
 
-/// What was refused, the limit that may be the cause, and the remedy.
+/// The refusal in words, with the limit that may be the cause, and the remedy.
 fn sentence(rings: usize, threads: usize, error: &io::Error) -> String {
     let refused = format!("io_uring: {rings} of {threads} rings could be opened: {error}");
     match kachel_host::locked_memory_bytes_max() {

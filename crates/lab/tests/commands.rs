@@ -93,8 +93,8 @@ fn breakdown_without_rights_says_so_in_one_sentence() {
     assert!(said.contains("CAP_PERFMON") && said.lines().count() == 1, "{said}");
 }
 
-/// What a shell does to be where nobody has mounted tracefs. Its mounts are its own before it
-/// unmounts any. A chroot is no mount, so `unshare` could not see to that; its /sys is one.
+/// A shell script that unmounts tracefs, in a mount namespace of its own. It makes the mounts
+/// private first. `unshare` cannot do that in a chroot, whose root is no mount; /sys is one.
 const UNMOUNT: &str = "
     mount --make-rprivate /sys
     for folder in /sys/kernel/tracing /sys/kernel/debug; do
@@ -366,7 +366,7 @@ fn objects_of_equal_sizes_miss_by_bytes_as_they_do_by_number() {
     assert_eq!(by_bytes.2, (objects * 40).to_string());
 }
 
-/// What is left out or changed is said beside the figures.
+/// Requests that are left out or changed are counted beside the figures.
 #[test]
 fn misses_says_which_requests_are_not_as_the_trace_has_them() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -33,7 +33,7 @@ pub(crate) const SCRAM_PASSWORDS_MAX: usize = 2;
 
 pub(crate) type Hash = [u8; HASH_BYTES];
 
-/// What proves one password in SCRAM.
+/// The keys that prove one password in SCRAM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScramKeys {
     /// The hash of the key by which the client signs.
@@ -44,7 +44,7 @@ pub(crate) struct ScramKeys {
     pub(crate) is_known: Choice,
 }
 
-/// What proves the passwords of a user in SCRAM. A user has [`SCRAM_PASSWORDS_MAX`] places for
+/// The keys that prove the passwords of a user in SCRAM. A user has [`SCRAM_PASSWORDS_MAX`] places for
 /// them, and one who does not exist has as many, so that the time of a check is the same.
 pub(crate) type Verifier = [ScramKeys; SCRAM_PASSWORDS_MAX];
 

@@ -79,7 +79,7 @@ pub(crate) fn in_file(place: &str, error: &dyn std::fmt::Display) -> OptionsErro
     OptionsError::new(EXIT_USAGE, format!("{place}: {}", error.to_string().trim_end()))
 }
 
-/// What is wrong with a text.
+/// A mistake in a text.
 enum Mistake {
     /// It is not TOML; the sentence names the line.
     Text(String),

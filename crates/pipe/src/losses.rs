@@ -75,7 +75,7 @@ impl Losses {
 mod tests {
     use super::*;
 
-    /// What each look says, with what was answered and dropped since the look before.
+    /// The verdict of each look. A row has the packets answered and dropped since the look before.
     fn looks(rows: &[(u64, u32)]) -> Vec<bool> {
         let (mut answered, mut dropped) = (5, u32::MAX - 1);
         let mut losses = Losses::new(answered, dropped);

@@ -31,7 +31,7 @@ pub(crate) enum Form {
     Connections,
 }
 
-/// What a census counts items by.
+/// The property by which a census counts items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Grouping {
     #[default]
@@ -40,7 +40,7 @@ pub(crate) enum Grouping {
 }
 
 impl Form {
-    /// What the items are counted by, if they are only counted.
+    /// The property by which the items are counted, if they are only counted.
     pub(crate) const fn grouping(self) -> Option<Grouping> {
         match self {
             Self::Items | Self::Slabs => Some(Grouping::Classes),

@@ -182,7 +182,7 @@ enum Check {
     Leads,
 }
 
-/// What a listing does in its turn.
+/// The action of a listing in its turn.
 #[derive(Clone, Copy)]
 enum Next {
     /// It gets a piece of a shard whose engine this core may take.

@@ -87,7 +87,7 @@ impl Listing {
     }
 }
 
-/// What a listing needs next of the tally.
+/// The state of a listing towards the tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Nothing: it walks, for itself or for all.
@@ -100,7 +100,7 @@ pub(crate) enum Part {
     Lines,
 }
 
-/// What the listings of a core share (`listing`, I5).
+/// The memory that the listings of a core share (`listing`, I5).
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) census: Census,
@@ -115,7 +115,7 @@ impl Tally {
         [self.census.walker(), self.window_of].contains(&Some(connection))
     }
 
-    /// What this listing needs next.
+    /// The state of this listing.
     pub(crate) fn part(&self, listing: &Listing) -> Part {
         let leader = match (listing.form, listing.form.grouping()) {
             (Form::Prefixes, _) => self.window_of,

@@ -82,7 +82,7 @@ impl<P: ReadValue> Clients<P> {
     }
 }
 
-/// What a connection must do whose login waits.
+/// The next step of a connection whose login waits.
 fn state_of(open: &Connection, attempts: &Attempts, now_ns: u64) -> TurnState {
     debug_assert!(open.awaits_login_turn(), "T1");
     let login = open.login().expect("only a login waits so");

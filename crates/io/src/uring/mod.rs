@@ -214,8 +214,8 @@ impl Socket {
 }
 
 impl Drop for Uring {
-    /// Ends all ops before the memory that they use is freed (`ring`, I1). What the kernel does not
-    /// let go of is never freed.
+    /// Ends all ops before the memory that they use is freed (`ring`, I1). Memory that an op still
+    /// uses after that is never freed.
     fn drop(&mut self) {
         if self.ring.end() {
             return;

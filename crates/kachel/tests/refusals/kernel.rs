@@ -45,8 +45,8 @@ pub(crate) fn refusing<T: Send>(refusals: &[Refusal], body: impl FnOnce() -> T +
     })
 }
 
-/// What `body` returns, which runs, and starts processes, on a kernel that grants this call
-/// `granted` times, and then refuses it.
+/// Runs `body` on a kernel that grants this call `granted` times and then refuses it. That holds
+/// for the processes that `body` starts, too. Returns the result of `body`.
 pub(crate) fn refusing_after<T: Send>(
     call: libc::c_long,
     granted: u32,

@@ -38,7 +38,7 @@ const CLIENTS: usize = 8;
 /// its address then, for a second or more.
 const WRONG_ONE_IN: u64 = 10_000;
 
-/// What a server is asked for besides TLS and requests to watch.
+/// The requests of a server's clients, besides TLS and `watch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// UDP. It excludes logins, because a datagram cannot log in.

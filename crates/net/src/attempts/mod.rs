@@ -97,7 +97,7 @@ pub struct LoginAttempt {
     pub turn: Option<LoginTurn>,
 }
 
-/// What a login that waits must do.
+/// The next step of a login that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnState {
     /// Ask again now.
@@ -163,7 +163,7 @@ impl Attempts {
         *full_ns = full_ns.saturating_sub(CHECK_NS);
     }
 
-    /// What the login at this place must do at `now_ns`.
+    /// The next step of the login at this place, at `now_ns`.
     pub fn state(&self, turn: LoginTurn, now_ns: u64) -> TurnState {
         if self.first(turn.group) == Some(turn) && self.has_check(turn.group, now_ns) {
             TurnState::Comes

@@ -118,7 +118,7 @@ impl ExtentId {
     }
 }
 
-/// What is linked to the blocks of a value: a finished extent of an upload, and its last block.
+/// Blocks to link to those of a value: a finished extent of an upload, and its last block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Linked {
     pub(crate) extent: ExtentId,

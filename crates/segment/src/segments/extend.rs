@@ -31,7 +31,7 @@ use crate::layout::{ITEM_BYTES_MAX, ItemAt};
 use crate::pool::{ExtentId, Pool, Upload};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX};
 
-/// What fills the headroom of a new block until bytes are written into it.
+/// The bytes of the headroom of a new block, until others are written into it.
 const HEADROOM: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// The bytes of a value that lie in its item, copied, because the item may move or be evicted while

@@ -37,7 +37,7 @@ fn seconds_until_closed(world: &mut World, client: &FarEnd) -> Option<u32> {
     })
 }
 
-/// What `stats kachel` says of clients that were closed: for lines, blocks, replies, pinned memory.
+/// The closed clients in `stats kachel`: for lines, blocks, replies, pinned memory.
 fn counted(world: &mut World) -> [u64; 4] {
     let client = world.connect();
     let stats = String::from_utf8(world.ask(&client, b"stats kachel\r\n")).expect("text");

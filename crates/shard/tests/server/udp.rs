@@ -156,8 +156,8 @@ fn requests_that_want_no_reply_get_no_datagram() {
     assert_eq!(ask(&mut world, b"version\r\nquit\r\nversion\r\n"), b"VERSION 1.6.45\r\n");
 }
 
-/// What each kind of request writes to the log: as over TCP, except `cfd`, which is the descriptor
-/// of the socket; in memory it is 0.
+/// Each kind of request writes the same line to the log as over TCP, except `cfd`: it is the
+/// descriptor of the UDP socket, which is 0 in memory.
 #[test]
 fn a_watcher_gets_the_lines_of_requests_over_udp() {
     for (shards, crew) in [(1, true), (3, true), (3, false)] {

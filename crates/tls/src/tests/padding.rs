@@ -14,7 +14,7 @@ const PADDING: usize = 16_000;
 /// Pieces that a client tries to send.
 const PIECES: usize = 300;
 
-/// What became of a client.
+/// The fate of a client.
 struct Seen {
     /// Bytes that were given to the session.
     sent: usize,
@@ -105,7 +105,7 @@ fn a_greeting_in_pieces_keeps_and_copies_a_bounded_number_of_bytes() {
     }
 }
 
-/// What a client may do: padded requests, and new keys in pieces.
+/// A client may pad its requests, and send messages about new keys in pieces.
 #[test]
 fn padded_requests_and_new_keys_in_pieces_are_taken() {
     let mut pair = Pair::established(&TLS13);

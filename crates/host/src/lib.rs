@@ -12,7 +12,7 @@ mod daemon;
 mod folder;
 mod huge_pages;
 mod identity;
-mod interface_addresses;
+mod interface;
 mod limits;
 mod log;
 mod memory_file;
@@ -33,7 +33,7 @@ pub use cores::{Cores, PinClaim, Unpinned, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};
 pub use huge_pages::{PageKind, free_reserved_bytes};
 pub use identity::{User, become_user, find_user, give_up_loading, is_root};
-pub use interface_addresses::{Interface, interface};
+pub use interface::{Interface, interface};
 pub use limits::{
     allow_core_files, allow_locked_memory, lock_memory, locked_memory_bytes_max,
     physical_memory_bytes, raise_open_files,

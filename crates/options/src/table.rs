@@ -197,7 +197,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(
         ('R', "max-reqs-per-event"),
         Integer("num", 1, I32_MAX),
-        "128, or fewer that are 256 KiB of work or if several connections are ready; \"stats settings\" says 20",
+        "128, or fewer that are 256 KiB of work, or 64 of each of two ready connections; \"stats settings\" says 20",
         "requests of one connection in one tick, before other connections are served",
         |partial, given| set(&mut partial.serve.requests_per_tick, Some(given.integer())),
     ),

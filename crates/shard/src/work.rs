@@ -10,11 +10,11 @@
 //!
 //! Invariants:
 //! - W1  No request of a connection is begun in a turn whose work has reached `TURN_BYTES_MAX`. A
-//!   turn is what a tick serves of one connection. If several connections are ready, none of their
-//!   requests is parsed in a turn that has reached its share of `TURN_BYTES_MAX`, so that the tick
-//!   of a few busy connections is not longer than that of one. The connection then waits, and the
-//!   others come first in the next tick. An exchange has no turn: a datagram is served whole. It
-//!   has at most 16 KiB, and a poll brings eight of them.
+//!   turn is what a tick serves of one connection. Two ready connections share a turn: no request
+//!   of them is parsed in a turn that has reached its share, so that their tick is not longer than
+//!   that of one. A connection whose turn has ended waits, and the others come first in the next
+//!   tick. An exchange has no turn: a datagram is served whole. It has at most 16 KiB, and a poll
+//!   brings eight of them.
 //! - W2  No request is begun in a hold of an engine whose work has reached `HOLD_BYTES_MAX`: the
 //!   core releases the engine, and takes it again for the next request. The requests that others
 //!   have parked have a bound of the same size for themselves.
@@ -27,7 +27,6 @@ use std::rc::Rc;
 
 use kachel_io::Clock;
 
-use crate::BATCH_REQUESTS_MAX;
 use crate::counters::Counters;
 
 /// A request counts as this many bytes of work, beside those of the engine: one that reads a small
@@ -37,8 +36,10 @@ pub(crate) const REQUEST_BYTES: u64 = 2048;
 /// without shares, a client waited up to five times as long as with memcached beside two that
 /// pipeline GETs (`experiments/e017-neighbors`). Fewer cost a client that pipelines more polls.
 pub const TURN_BYTES_MAX: u64 = 256 * 1024;
-/// The least share of a turn, for any number of ready connections: a batch of small requests.
-const SHARE_BYTES_MIN: u64 = BATCH_REQUESTS_MAX as u64 * REQUEST_BYTES;
+/// The most ready connections that share a turn. To end a turn costs some microseconds, because the
+/// connection stops receiving. With shares for eight connections of depth 100, a GET cost half as
+/// much again.
+const SHARING_MAX: usize = 2;
 /// The work after which a core releases an engine (W2). As much as a turn, so that only several
 /// connections together reach it.
 pub const HOLD_BYTES_MAX: u64 = TURN_BYTES_MAX;
@@ -46,9 +47,9 @@ pub const HOLD_BYTES_MAX: u64 = TURN_BYTES_MAX;
 /// The work after which no more requests are parsed in a turn, if `ready` connections are ready
 /// (W1).
 pub(crate) fn turn_share_bytes(ready: usize) -> u64 {
-    let share = TURN_BYTES_MAX / ready.max(1) as u64;
-    debug_assert!(share <= TURN_BYTES_MAX, "W1");
-    share.max(SHARE_BYTES_MIN)
+    let sharing = if ready <= SHARING_MAX { ready.max(1) } else { 1 };
+    debug_assert!((1..=SHARING_MAX).contains(&sharing), "W1");
+    TURN_BYTES_MAX / sharing as u64
 }
 
 /// The time of a hold is measured from this work on, in bytes. Most holds have less, and reading

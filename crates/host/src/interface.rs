@@ -1,4 +1,4 @@
-//! A network interface: its addresses, its dropped packets, and the addresses from which no client sends.
+//! A network interface: its addresses, its dropped packets, and the addresses of no client.
 //!
 //! Upstream:   `kachel`, for the pipe, which answers only what is sent to one of the addresses.
 //! Downstream: `getifaddrs` of the C library.

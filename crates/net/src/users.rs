@@ -44,8 +44,8 @@ pub(crate) struct ScramKeys {
     pub(crate) is_known: Choice,
 }
 
-/// The keys that prove the passwords of a user in SCRAM. A user has [`SCRAM_PASSWORDS_MAX`] places for
-/// them, and one who does not exist has as many, so that the time of a check is the same.
+/// The keys that prove the passwords of a user in SCRAM. A user has [`SCRAM_PASSWORDS_MAX`] places
+/// for them. A user who does not exist has as many, so that the time of a check is the same.
 pub(crate) type Verifier = [ScramKeys; SCRAM_PASSWORDS_MAX];
 
 /// The name of a user, and a key that proves a password of it.

@@ -20,9 +20,9 @@ use kachel_net::{
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryRefusal, Reply, Sink};
 
-use crate::refreshes::Refreshing;
-use crate::reply::{LargeValue, ToClient};
-use crate::watchers::WatcherId;
+use crate::cores::refreshes::Refreshing;
+use crate::observe::watchers::WatcherId;
+use crate::request::reply::{LargeValue, ToClient};
 
 /// Connections that each list has room for without an allocation.
 const LISTED_AT_FIRST: usize = 1024;

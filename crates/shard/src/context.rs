@@ -10,12 +10,12 @@ use std::sync::Arc;
 use kachel_engine::{ClockOrigin, DeadFound, KeyHasher, Now};
 use kachel_stdx::Place;
 
-use crate::counters::Counters;
-use crate::log::Log;
-use crate::prefixes::Prefixes;
-use crate::process::Shared;
-use crate::sizes::Sizes;
-use crate::work::WorkMeter;
+use crate::cores::process::Shared;
+use crate::cores::work::WorkMeter;
+use crate::observe::counters::Counters;
+use crate::observe::log::Log;
+use crate::observe::prefixes::Prefixes;
+use crate::observe::sizes::Sizes;
 
 /// Cores to wake that a batch can note without an allocation.
 const TO_WAKE_AT_FIRST: usize = 64;

@@ -4,95 +4,50 @@
 //!             returns `Turn::Finished`.
 //! Downstream: `net` for connections, `wire` for bytes, an engine for items, `io` for the kernel.
 //!
-//! Reading order: `tick`, which calls all stages; then the other files in the order of the `mod`
-//! lines below. Each file imports only files below it.
+//! Reading order: `tick`, which calls all stages; then the folders and files in the order of the
+//! `mod` lines, here and in each folder's `mod.rs`. Each file imports only files below it.
 //!
 //! Architecture invariants:
 //! - The crate makes no system call, reads no clock and draws no random number. It gets them
 //!   through `kachel_io::Io`, `kachel_io::Clock`, `KeyHasher` and `SharedOptions::usage`.
-//! - Only the core that holds a shard's engine changes its items (`engines`). Other cores read them
-//!   (`beside`), or park requests with its holder.
+//! - Only the core that holds a shard's engine changes its items (`waiting/engines`). Other cores
+//!   read them (`serve/beside`), or park requests with its holder.
 //! - A shard uses its engine only through the contract of `kachel_engine`.
 
 #![forbid(unsafe_code)]
 
-// The tick, and its stages in order.
+// The tick, which calls the stages.
 mod tick;
-mod late;
-mod slowest;
-mod send;
-mod accept;
+
+// The stages.
 mod serve;
-mod carry_out;
-mod copying;
-mod sasl;
-mod login;
-mod balance;
-mod datagrams;
-mod arrive;
-
-// Requests that are not about one small item.
 mod admin;
-mod watching;
-mod holdings;
-mod landing;
-mod upload;
-mod listing;
-mod crawl;
-mod refresh;
-mod class_stats;
-mod tally;
-mod class_sums;
-mod census;
+mod connections;
+mod listings;
 mod stats;
+mod large;
+mod waiting;
 
-// Requests that wait: for their clients, or for an engine that another core holds.
-mod pause;
-mod turns;
-mod records;
-
-// One request: its memory, its batch, the engine, the reply.
-mod memory;
-mod beside;
-mod batch;
+// What the stages use.
 mod clients;
-mod engines;
-mod backlog;
-mod mailboxes;
-mod parked;
-mod form;
-mod apply;
-mod reply;
-mod sample;
-mod logging;
-
-// What every stage reads.
+mod request;
 mod context;
-mod work;
-mod log;
-mod prefixes;
-mod process;
-mod watchers;
-mod crawler;
 mod cores;
-mod counters;
-mod refreshes;
-mod by_class;
-mod sizes;
+mod observe;
 
-pub use by_class::{ByClass, ClassCounters};
-pub use counters::Counters;
-pub use engines::{Engines, Hold};
-pub use holdings::Holdings;
-pub use kachel_stdx::Counter;
-pub use listing::LISTING_BYTES_PER_CORE_MAX;
-pub use process::{
+pub use cores::process::{
     ClosedClient, OpenSocket, OtherCounts, PipeControl, Shared, SharedOptions, Shutdown, Switched,
     UdpOptions,
 };
-pub use refreshes::Certificates;
+pub use cores::refreshes::Certificates;
+pub use cores::work::{HOLD_BYTES_MAX, TURN_BYTES_MAX};
+pub use kachel_stdx::Counter;
+pub use listings::listing::LISTING_BYTES_PER_CORE_MAX;
+pub use observe::by_class::{ByClass, ClassCounters};
+pub use observe::counters::Counters;
+pub use stats::holdings::Holdings;
 pub use tick::{Shard, ShardOptions, Turn};
-pub use work::{HOLD_BYTES_MAX, TURN_BYTES_MAX};
+pub use waiting::engines::{Engines, Hold};
 
 /// The most requests in a batch: they are parsed, hashed, prefetched, then executed together.
 ///

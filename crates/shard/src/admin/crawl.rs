@@ -1,0 +1,79 @@
+//! The crawler: `lru_crawler crawl` has all shards reclaim the space of items that have expired or
+//! were flushed.
+//!
+//! Upstream:   `admin` begins a run; `tick` has each core continue it by one bounded step.
+//! Downstream: the engine of this core; `crawler`, which all cores share.
+//!
+//! Space comes back without it, too: when a whole segment has expired, when a lookup finds a dead
+//! item, and when a shard needs memory. A run finds the other dead items now.
+//!
+//! ```text
+//! begin: left = shards, run + 1 --> each core: its shard, step by step --> left - 1 --> 0: over
+//! ```
+//!
+//! Invariants:
+//! - R1  There is at most one run at a time in the process. Each core takes part in each run once.
+//! - R2  In one tick a core examines at most `CRAWLED_ITEMS_PER_TICK_MAX` items.
+
+use kachel_engine::{Cursor, Engine};
+
+use crate::LISTED_ITEMS_PER_TICK_MAX;
+use crate::context::Context;
+use crate::waiting::engines::Engines;
+
+/// The most items that a core examines in one tick for the crawler: as many as when it counts
+/// items.
+const CRAWLED_ITEMS_PER_TICK_MAX: usize = 8 * LISTED_ITEMS_PER_TICK_MAX;
+
+/// The part of one core in the runs of the crawler.
+#[derive(Debug, Default)]
+pub(crate) struct Crawling {
+    /// The last run that the core has noted.
+    run: u32,
+    /// How far its shard was examined; `None` if it is done.
+    cursor: Option<Cursor>,
+}
+
+impl Crawling {
+    /// Whether the core must not sleep, because its shard is not done. Cost: a load.
+    #[inline]
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.cursor.is_some()
+    }
+
+    /// Whether a run was begun that the core has not noted yet. Cost: a load.
+    #[inline]
+    pub(crate) fn is_called(&self, context: &Context) -> bool {
+        context.shared.crawler.run() != self.run
+    }
+
+    /// Continues the run by one step (R2). Does nothing while another core holds the engine.
+    #[cold]
+    pub(crate) fn step<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) {
+        let crawler = &context.shared.crawler;
+        if self.is_called(context) {
+            debug_assert!(self.cursor.is_none(), "R1: the run before is over");
+            self.run = crawler.run();
+            self.cursor = Some(Cursor::default());
+        }
+        let Some(cursor) = &mut self.cursor else { return };
+        let Some(mut engine) = engines.take(context.id, context) else { return };
+        let (classes, sizes, now) = (crawler.classes(), &context.sizes, &context.now());
+        let step = engine.crawl(cursor, now, CRAWLED_ITEMS_PER_TICK_MAX, |key, item| {
+            classes >> sizes.of(key.len(), item.value_bytes(), item.client_flags()) & 1 == 1
+        });
+        drop(engine);
+        debug_assert!(step.reclaimed <= step.walked.items, "what is reclaimed was examined");
+        let (examined, reclaimed) = (step.walked.items as u64, step.reclaimed as u64);
+        debug_assert!(examined <= CRAWLED_ITEMS_PER_TICK_MAX as u64, "R2");
+        context.counters.listed_items.add(examined);
+        context.counters.crawler_reclaimed.add(reclaimed);
+        crawler.note(examined, reclaimed);
+        if !step.walked.more {
+            self.cursor = None;
+            if let Some(run) = crawler.end() {
+                context.log_crawled(run);
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What all cores of the process share: its limits and flags, the bounds on the work of a core,
+//! and how many cores serve clients.
+//!
+//! Upstream:   every stage of a tick.
+//! Downstream: `observe`, for the counters of all cores.
+
+pub(crate) mod work;
+pub(crate) mod process;
+pub(crate) mod policy;
+pub(crate) mod crawler;
+pub(crate) mod refreshes;

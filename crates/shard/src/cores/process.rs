@@ -1,0 +1,658 @@
+//! The state that all shards of a process share: limits, flags, and the counters of all shards.
+//!
+//! Upstream:   `kachel` makes one at the start.
+//! Downstream: every shard reads it. For each request, a shard writes only its own counters.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use kachel_engine::{ClockOrigin, Copies, Now};
+use kachel_host::{Budget, Usage};
+use kachel_io::SocketName;
+use kachel_net::{
+    AddressGroup, Attempts, Endpoints, LoginAttempt, LoginOwed, LoginTurn, Overdue,
+    PINNED_PERCENT_MAX, SenderBudget, Users,
+};
+use kachel_stdx::Counter;
+
+use crate::cores::crawler::Crawler;
+use crate::cores::policy::Cores;
+use crate::cores::refreshes::{Certificates, Refreshes};
+use crate::observe::by_class::ClassCounters;
+use crate::observe::counters::Counters;
+use crate::observe::watchers::Watchers;
+
+/// A client that was closed for being slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedClient {
+    /// The socket of the client.
+    pub name: SocketName,
+    /// The limit that the client has exceeded.
+    pub overdue: Overdue,
+}
+
+/// The result of the check of a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoginCheck {
+    /// The password is right.
+    Known,
+    /// It is wrong.
+    Unknown,
+    /// It was not checked. The login must wait: at this place among those that wait, or because
+    /// earlier ones of its connection have failed.
+    Waits(Option<LoginTurn>),
+}
+
+/// The most seconds by which clients can move the clock on: ten years.
+const MOVED_S_MAX: u32 = 10 * 365 * 24 * 60 * 60;
+
+/// A socket on which the process waits for clients or datagrams.
+#[derive(Clone, Debug)]
+pub struct OpenSocket {
+    /// Its number in this process.
+    pub descriptor: i32,
+    /// Its address: as `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT`, `udp:`, `udp6:` or `unix:PATH`.
+    pub address: String,
+    /// Whether it receives datagrams. Otherwise it listens.
+    pub is_udp: bool,
+}
+
+/// How requests over UDP are answered.
+#[derive(Clone, Debug)]
+pub struct UdpOptions {
+    /// The most datagrams of a reply, from 1 to `kachel_net::REPLY_DATAGRAMS_MAX`.
+    pub reply_datagrams_max: u16,
+    /// The most datagrams a second that are answered of one sender. 0 means no limit.
+    pub sender_datagrams_max: u32,
+    /// The UDP ports of this process. Nothing that comes from such a port is answered.
+    pub own_ports: Vec<RangeInclusive<u16>>,
+}
+
+impl Default for UdpOptions {
+    /// Replies of one datagram, by a process without UDP ports.
+    fn default() -> Self {
+        Self { reply_datagrams_max: 1, sender_datagrams_max: 0, own_ports: Vec::new() }
+    }
+}
+
+/// The options with which the process was started.
+#[derive(Clone, Debug)]
+pub struct SharedOptions {
+    /// The number of shards. Each shard is one thread.
+    pub shards: u16,
+    /// The most cores that serve clients at once. Fewer serve them at low load. `None` if all of
+    /// them serve clients at any load.
+    pub cores_max: Option<u16>,
+    /// The cores that serve clients if only some may: the first ones. The shards with their numbers
+    /// own no keys.
+    pub net_cores: Option<u16>,
+    /// Connections open at once, in the whole process (`-c`).
+    pub connections_max: u32,
+    /// The most requests of one connection in one tick (`-R`). `None`: all that were received.
+    pub requests_per_tick: Option<u32>,
+    /// Whether `flush_all` works (not with `-F`).
+    pub flush_allowed: bool,
+    /// Whether items may be listed (not with `-X`).
+    pub dumps_allowed: bool,
+    /// Whether `lru_crawler` may crawl and dump from the start (not with `-o no_lru_crawler`).
+    pub crawler_on: bool,
+    /// Whether clients may watch the log (not with `-W`).
+    pub watch_allowed: bool,
+    /// Bytes of lines that may wait for each client that watches (`-o watcher_logbuf_size`). They
+    /// are charged to the budget.
+    pub watcher_bytes_max: usize,
+    /// Bytes of lines that each core may keep before it hands them on (`-o worker_logbuf_size`).
+    pub log_bytes_max: usize,
+    /// Whether `shutdown` works (`-A`).
+    pub shutdown_allowed: bool,
+    /// Whether clients may move the clock on (`debugtime`). For tests.
+    pub time_moves: bool,
+    /// The byte that ends the prefix of a key (`-D`).
+    pub prefix_delimiter: u8,
+    /// Whether requests are counted by prefix from the start (`-D`).
+    pub detail_at_start: bool,
+    /// Whether `stats sizes` counts the sizes of items (`-o track_sizes`).
+    pub tracks_sizes: bool,
+    /// The endpoints of the process, with the limits of their clients.
+    pub endpoints: Endpoints,
+    /// The addresses of the listeners, in the order of their endpoints, for `stats conns`: as
+    /// `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT` or `unix:PATH`.
+    pub listeners: Vec<String>,
+    /// All sockets of the process for clients and datagrams, for `stats conns`.
+    pub sockets: Vec<OpenSocket>,
+    /// How requests over UDP are answered.
+    pub udp: UdpOptions,
+    /// Percent of `-m` that values may pin while they are sent. Slow readers are closed above that.
+    /// 0 means no limit.
+    pub pinned_percent: u32,
+    /// Reports a client that was closed for being slow to the operator (`-v`). It must not block.
+    pub tell_closed: Option<fn(&ClosedClient)>,
+    /// The process ID.
+    pub pid: u32,
+    /// Returns the processor time that the process has used.
+    pub usage: fn() -> Usage,
+    /// The memcached version that clients see.
+    pub version: &'static str,
+    /// Kachel's own version.
+    pub own_version: &'static str,
+    /// The names and values that `stats settings` shows, in memcached's order.
+    pub settings: Vec<(String, String)>,
+    /// Whether `refresh_certs` works.
+    pub certificates: Certificates,
+    /// The copies of items that answer requests over UDP, if there are any. The engines report
+    /// their changes to them.
+    pub copies: Option<Arc<dyn Copies>>,
+    /// Statistics that other parts of the process count.
+    pub other_counts: Vec<OtherCounts>,
+    /// The pipe of the process, if it has one.
+    pub pipe: Option<PipeControl>,
+}
+
+/// The pipe of a process, as clients see it.
+#[derive(Clone)]
+pub struct PipeControl {
+    /// The names and values of `stats pipe`.
+    pub facts: Arc<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+    /// Switches the pipe on or off. When it returns after the latter, the pipe answers nothing.
+    pub switch: Arc<dyn Fn(bool) -> Switched + Send + Sync>,
+}
+
+/// The result of an attempt to switch the pipe on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switched {
+    /// The pipe is on, or off.
+    Done,
+    /// The pipe is not in use.
+    NotEnabled,
+    /// An administrator has taken it from its interface, so it cannot be switched on.
+    Detached,
+    /// It is switched off, and still answers a packet.
+    StillAnswers,
+}
+
+impl fmt::Debug for PipeControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PipeControl").finish_non_exhaustive()
+    }
+}
+
+/// Statistics that another part of the process counts, as names and numbers in the order of
+/// `stats`.
+#[derive(Clone)]
+pub struct OtherCounts(pub Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>);
+
+impl fmt::Debug for OtherCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OtherCounts").finish_non_exhaustive()
+    }
+}
+
+impl Default for SharedOptions {
+    /// One shard, with the default options.
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            cores_max: None,
+            net_cores: None,
+            connections_max: 1024,
+            requests_per_tick: None,
+            flush_allowed: true,
+            dumps_allowed: true,
+            crawler_on: true,
+            watch_allowed: true,
+            watcher_bytes_max: 256 << 10,
+            log_bytes_max: 64 << 10,
+            shutdown_allowed: false,
+            time_moves: false,
+            prefix_delimiter: b':',
+            detail_at_start: false,
+            tracks_sizes: false,
+            endpoints: Endpoints::default(),
+            listeners: Vec::new(),
+            sockets: Vec::new(),
+            udp: UdpOptions::default(),
+            pinned_percent: PINNED_PERCENT_MAX,
+            tell_closed: None,
+            pid: 1,
+            usage: Usage::default,
+            version: "1.6.45",
+            own_version: "0",
+            settings: Vec::new(),
+            certificates: Certificates::Unknown,
+            copies: None,
+            other_counts: Vec::new(),
+            pipe: None,
+        }
+    }
+}
+
+/// How a client wants the process to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// `shutdown`: as at SIGTERM.
+    Plain,
+    /// `shutdown graceful`: items are saved first, as at SIGUSR1.
+    Graceful,
+}
+
+/// The state that all shards of a process share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The options of the process.
+    pub options: SharedOptions,
+    /// Each shard's counters.
+    pub counters: Vec<Arc<Counters>>,
+    /// Each shard's counters as they were at the last `stats reset`.
+    before: Vec<Counters>,
+    /// The memory budget of the process (`-m`).
+    pub budget: Arc<Budget>,
+    /// The users who may log in. Without any, nobody can.
+    users: RwLock<Option<Users>>,
+    /// The logins that fail or wait.
+    attempts: Mutex<Attempts>,
+    /// The datagrams that each sender may still have answered in this second.
+    pub(crate) sender_budget: SenderBudget,
+    /// Messages of logins by SASL so far.
+    messages: AtomicU64,
+    /// The run of the crawler.
+    pub(crate) crawler: Crawler,
+    /// The clients that watch the log.
+    pub(crate) watchers: Watchers,
+    /// The cores that serve clients.
+    pub(crate) cores: Cores,
+    /// The latest second that any shard has reached.
+    second: AtomicU32,
+    /// Seconds by which clients have moved the clock on.
+    moved_s: AtomicU32,
+    /// Connections open in the whole process.
+    connections: AtomicU32,
+    /// Set when the process must end: shards stop accepting, send all replies that they owe, and
+    /// return.
+    stopping: AtomicBool,
+    /// Shards that have stopped accepting.
+    closed: AtomicU32,
+    /// Whether requests are counted by prefix (`stats detail`).
+    detailed: AtomicBool,
+    /// How often all counts began anew (`stats reset`).
+    resets: AtomicU32,
+    /// The readings of certificates that clients asked for.
+    pub(crate) refreshes: Refreshes,
+    /// Set when the clients that are left must be closed.
+    gives_up: AtomicBool,
+    /// Whether a client that was given up was owed replies.
+    replies_lost: AtomicBool,
+    /// Set when a client asked for `shutdown`.
+    shutdown: AtomicBool,
+    /// Whether that client asked for `shutdown graceful`.
+    saves: AtomicBool,
+    /// Set when the process must end, or when one thread has claimed the task to end it.
+    end_claimed: AtomicBool,
+}
+
+impl Shared {
+    /// Makes the state of a process that starts.
+    pub fn new(options: SharedOptions, budget: Arc<Budget>) -> Self {
+        let counters = (0..options.shards).map(|_| Arc::default()).collect();
+        let detailed = AtomicBool::new(options.detail_at_start);
+        Self {
+            before: (0..options.shards).map(|_| Counters::default()).collect(),
+            cores: Cores::new(options.net_cores.unwrap_or(options.shards), options.cores_max),
+            crawler: Crawler::new(options.crawler_on),
+            watchers: Watchers::new(options.shards),
+            sender_budget: SenderBudget::new(options.udp.sender_datagrams_max),
+            options,
+            counters,
+            budget,
+            users: RwLock::new(None),
+            attempts: Mutex::default(),
+            messages: AtomicU64::new(0),
+            second: AtomicU32::new(0),
+            moved_s: AtomicU32::new(0),
+            connections: AtomicU32::new(0),
+            stopping: AtomicBool::new(false),
+            closed: AtomicU32::new(0),
+            detailed,
+            resets: AtomicU32::new(0),
+            refreshes: Refreshes::default(),
+            gives_up: AtomicBool::new(false),
+            replies_lost: AtomicBool::new(false),
+            shutdown: AtomicBool::new(false),
+            saves: AtomicBool::new(false),
+            end_claimed: AtomicBool::new(false),
+        }
+    }
+
+    /// The sum over all shards of the counter that `counter` selects, since the last `stats reset`.
+    /// A gauge is never reset.
+    pub fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
+        self.sum_since(|counters| counter(counters).value())
+    }
+
+    /// Replaces the users who may log in. A login under way sees the old ones or the new ones.
+    pub fn set_users(&self, users: Users) {
+        let mut place = self.users.write().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(users);
+    }
+
+    /// Whether `check` accepts a login of a client that owes `login`. `has_more` says whether the
+    /// client has sent more behind it. If the login must wait, `check` is not called.
+    ///
+    /// Cost: that of `check`; a hash of the address; a lock that only `set_users` takes
+    /// exclusively, for a move; and a lock on the logins that wait, for a few lookups.
+    pub(crate) fn check_login(
+        &self,
+        login: &LoginOwed,
+        has_more: bool,
+        now_ns: u64,
+        check: impl FnOnce(&Users) -> bool,
+    ) -> LoginCheck {
+        let answer = |is_known| if is_known { LoginCheck::Known } else { LoginCheck::Unknown };
+        let group = self.with_users(|users| AddressGroup::of(login.peer, users)).flatten();
+        let Some(group) = group else {
+            return answer(self.with_users(check).unwrap_or(false));
+        };
+        if now_ns < login.retry_ns {
+            debug_assert!(login.turn.is_none(), "it has no place before its time");
+            return LoginCheck::Waits(None);
+        }
+        let LoginOwed { failures, turn, .. } = *login;
+        let attempt = LoginAttempt { group, failures, has_more, turn };
+        if let Err(turn) = self.attempts().take(attempt, now_ns) {
+            return LoginCheck::Waits(Some(turn));
+        }
+        let is_known = self.with_users(check).unwrap_or(false);
+        if is_known {
+            self.attempts().give_back(group);
+        }
+        answer(is_known)
+    }
+
+    /// The logins that fail or wait. No other lock may be taken meanwhile.
+    pub(crate) fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sum over all shards of the counter of one size class that `counter` selects, since the
+    /// last `stats reset`.
+    pub(crate) fn sum_of_class(&self, class: u8, counter: fn(&ClassCounters) -> &Counter) -> u64 {
+        self.sum_since(|counters| counter(counters.by_class.of(class)).value())
+    }
+
+    /// The sum over all shards of `value` since the last `stats reset`.
+    fn sum_since(&self, value: impl Fn(&Counters) -> u64) -> u64 {
+        debug_assert!(self.before.len() == self.counters.len(), "a copy for each shard");
+        let shards = self.before.iter().zip(&self.counters);
+        shards.fold(0, |sum, (before, now)| {
+            // The copy is read first: another core may replace it by a later one meanwhile.
+            let before = value(before);
+            u64::wrapping_add(sum, value(now).saturating_sub(before))
+        })
+    }
+
+    /// Calls `ask` with the users who may log in. `None` if there are none.
+    pub(crate) fn with_users<T>(&self, ask: impl FnOnce(&Users) -> T) -> Option<T> {
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        users.as_ref().map(ask)
+    }
+
+    /// A number that no other message of a login in this process has.
+    pub(crate) fn number_of_message(&self) -> u64 {
+        self.messages.fetch_add(1, Relaxed)
+    }
+
+    /// Lets all counters begin anew (`stats reset`). Any core may call this.
+    pub(crate) fn reset_counters(&self) {
+        debug_assert!(self.before.len() == self.counters.len(), "a copy for each shard");
+        for (before, now) in self.before.iter().zip(&self.counters) {
+            before.copy_counts_from(now);
+        }
+        self.resets.fetch_add(1, Relaxed);
+    }
+
+    /// Whether requests are counted by prefix.
+    pub(crate) fn is_detailed(&self) -> bool {
+        self.detailed.load(Relaxed)
+    }
+
+    /// Begins to count requests by prefix, or stops it (`stats detail`).
+    pub(crate) fn set_detailed(&self, detailed: bool) {
+        self.detailed.store(detailed, Relaxed);
+    }
+
+    /// How often all counts began anew.
+    pub(crate) fn resets(&self) -> u32 {
+        self.resets.load(Relaxed)
+    }
+
+    /// Asks all shards to finish. The caller must wake them afterwards. From now on,
+    /// [`Self::claim_end`] returns `false`.
+    pub fn stop(&self) {
+        self.end_claimed.store(true, Relaxed);
+        self.stopping.store(true, Relaxed);
+    }
+
+    /// The later one of `now` and the second that another shard has reached. So an item that has
+    /// expired on one core is not live on another one afterwards. Cost: a load; a write once a
+    /// second.
+    pub(crate) fn latest(&self, now: Now) -> Now {
+        let reached = self.second.load(Acquire);
+        if now.second > reached {
+            self.second.fetch_max(now.second, AcqRel);
+        }
+        now.no_earlier_than(reached)
+    }
+
+    /// Moves the clock of the process on. Each core follows in its next tick, or when it takes an
+    /// engine.
+    pub(crate) fn move_time(&self, seconds: u32) {
+        assert!(self.options.time_moves, "only a test moves time");
+        let moved = |before: u32| Some(before.saturating_add(seconds).min(MOVED_S_MAX));
+        let _before = self.moved_s.fetch_update(Relaxed, Relaxed, moved);
+    }
+
+    /// Seconds by which clients have moved the clock on.
+    #[inline]
+    pub(crate) fn moved_s(&self) -> u32 {
+        self.moved_s.load(Relaxed)
+    }
+
+    /// Whether the shards must finish.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    /// Returns `true` to the first caller only. That caller must ask the process to end. A process
+    /// that is asked twice ends at once.
+    pub fn claim_end(&self) -> bool {
+        !self.end_claimed.swap(true, Relaxed)
+    }
+
+    /// How many cores serve clients now. Clients of other cores are moved to them.
+    pub fn awake_cores(&self) -> u16 {
+        self.cores.change().to
+    }
+
+    /// Asks all shards to close the clients that have not taken their replies. [`Self::stop`] must
+    /// have been called before, and the caller must wake the shards afterwards.
+    pub fn give_up_clients(&self) {
+        assert!(self.is_stopping(), "clients are given time to take their replies");
+        self.gives_up.store(true, Relaxed);
+    }
+
+    /// Notes that a client which is given up was owed replies.
+    pub(crate) fn note_replies_lost(&self) {
+        debug_assert!(self.are_clients_given_up(), "otherwise it has time to take them");
+        self.replies_lost.store(true, Relaxed);
+    }
+
+    /// Whether a client was owed replies when it was given up.
+    pub fn are_replies_lost(&self) -> bool {
+        self.replies_lost.load(Relaxed)
+    }
+
+    /// Whether the clients that are left must be closed.
+    pub(crate) fn are_clients_given_up(&self) -> bool {
+        self.gives_up.load(Relaxed)
+    }
+
+    /// Notes that a client asked for `shutdown`.
+    pub(crate) fn ask_for_shutdown(&self, graceful: bool) {
+        self.saves.fetch_or(graceful, Relaxed);
+        self.shutdown.store(true, Release);
+    }
+
+    /// How the caller must ask the process to end, if a client asked for `shutdown`.
+    pub fn take_shutdown(&self) -> Option<Shutdown> {
+        // The loads come first, because this function is called after every tick.
+        let is_asked = self.shutdown.load(Acquire) && !self.end_claimed.load(Relaxed);
+        let saves = || if self.saves.load(Relaxed) { Shutdown::Graceful } else { Shutdown::Plain };
+        (is_asked && self.claim_end()).then(saves)
+    }
+
+    /// The time at `since_boot_ns` of the monotonic clock, or the second that a shard has reached.
+    pub fn now(&self, origin: &ClockOrigin, since_boot_ns: u64) -> Now {
+        self.latest(origin.at(since_boot_ns).later_by(self.moved_s()))
+    }
+
+    /// Whether a client sent `refresh_certs` and the caller must ask the process to read the
+    /// certificates again. Only one caller gets `true` for a request.
+    pub fn take_refresh(&self) -> bool {
+        self.refreshes.take_announcement()
+    }
+
+    /// The number of the last `refresh_certs`, if the certificates were not read since. The process
+    /// must read them, and call [`Self::note_refreshed`] with this number.
+    pub fn refresh_asked(&self) -> Option<u64> {
+        self.refreshes.asked()
+    }
+
+    /// Notes that the certificates were read after `refresh_certs` number `asked`. The caller must
+    /// wake the shards afterwards. `result` may be a sentence about a file.
+    pub fn note_refreshed(&self, asked: u64, result: Result<(), String>) {
+        self.refreshes.note_done(asked, result);
+    }
+
+    /// Notes that a shard accepts no more clients, and that its exchanges have ended. Each shard
+    /// calls this once, after it has counted all clients that it accepted.
+    pub(crate) fn note_closed(&self) {
+        self.closed.fetch_add(1, Release);
+    }
+
+    /// Whether no shard has a connection or an exchange, or will get one. Until all shards have
+    /// stopped accepting, a shard that still accepts may hand a connection over to any other shard.
+    /// After this returns `true`, the caller sees all that each core did for its clients and
+    /// exchanges.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closed.load(Acquire) == u32::from(self.options.shards)
+            && self.connections.load(Acquire) == 0
+    }
+
+    /// Counts a new connection. At the limit it returns `false` and counts nothing.
+    pub(crate) fn admit(&self) -> bool {
+        self.connections
+            .fetch_update(Relaxed, Relaxed, |open| {
+                (open < self.options.connections_max).then_some(open + 1)
+            })
+            .is_ok()
+    }
+
+    /// Connections open in the whole process.
+    pub(crate) fn open_connections(&self) -> u32 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Counts a connection that has closed.
+    pub(crate) fn dismiss(&self) {
+        let before = self.connections.fetch_sub(1, Release);
+        assert!(before > 0, "a connection is dismissed once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    fn shared(shards: u16) -> Shared {
+        let options = SharedOptions { shards, ..SharedOptions::default() };
+        Shared::new(options, Arc::new(Budget::new(1 << 20)))
+    }
+
+    #[test]
+    fn the_end_is_asked_for_once_whoever_wants_it() {
+        let by_client = |shared: &Shared| {
+            shared.ask_for_shutdown(false);
+            shared.take_shutdown().is_some()
+        };
+        let by_failure = Shared::claim_end;
+        for first in ["a client", "a failure", "a signal"] {
+            let shared = shared(2);
+            match first {
+                "a client" => assert!(by_client(&shared)),
+                "a failure" => assert!(by_failure(&shared)),
+                _ => shared.stop(),
+            }
+            assert!(!by_client(&shared) && !by_failure(&shared), "{first} came first");
+        }
+    }
+
+    #[test]
+    fn a_reset_while_counters_are_read_shows_no_negative_count() {
+        /// Another core counts 3 more and resets all when the second number is read.
+        fn meanwhile(read: u32, shared: &Shared) {
+            if read == 1 {
+                shared.counters[0].cmd_set.add(3);
+                shared.counters[0].by_class.of(1).cmd_set.add(3);
+                shared.reset_counters();
+            }
+        }
+        thread_local! {
+            static READ: Cell<u32> = const { Cell::new(0) };
+            static SHARED: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+        }
+        fn note_read() {
+            let read = READ.replace(READ.get() + 1);
+            SHARED.with_borrow(|shared| meanwhile(read, shared.as_ref().expect("it is set")));
+        }
+        let in_turn: [fn(&Shared) -> u64; 2] = [
+            |shared| {
+                shared.sum(|counters| {
+                    note_read();
+                    &counters.cmd_set
+                })
+            },
+            |shared| {
+                shared.sum_of_class(1, |row| {
+                    note_read();
+                    &row.cmd_set
+                })
+            },
+        ];
+        for sum in in_turn {
+            let shared = Arc::new(shared(1));
+            shared.counters[0].cmd_set.add(5);
+            shared.counters[0].by_class.of(1).cmd_set.add(5);
+            READ.set(0);
+            SHARED.set(Some(Arc::clone(&shared)));
+            assert_eq!(sum(&shared), 8, "as if the reset came behind it");
+            READ.set(2);
+            assert_eq!(sum(&shared), 0, "the reset is done");
+        }
+    }
+
+    #[test]
+    fn it_is_over_when_all_have_closed_and_nobody_is_left() {
+        let shared = shared(2);
+        shared.note_closed();
+        assert!(!shared.is_over(), "the other one may accept");
+        assert!(shared.admit());
+        shared.note_closed();
+        assert!(!shared.is_over(), "somebody is left");
+        shared.dismiss();
+        assert!(shared.is_over());
+    }
+}

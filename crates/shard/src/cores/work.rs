@@ -1,0 +1,141 @@
+//! Bounds on the work that a core does at once, in bytes.
+//!
+//! Upstream:   `serve` and `carry_out` for the turn of a connection, `engines` and `backlog` for
+//!             what is done while an engine is held, `tick` for the whole tick.
+//! Downstream: the counters of the longest hold and the longest tick.
+//!
+//! The engine counts its work in bytes ([`kachel_engine::Engine::work_bytes`]): what it copies, and
+//! a fixed number for each item that it examines and each block that it frees. Numbers of requests
+//! do not bound work, because one request may cost a thousand times as much as another.
+//!
+//! Invariants:
+//! - W1  No request of a connection is begun in a turn whose work has reached `TURN_BYTES_MAX`. A
+//!   turn is what a tick serves of one connection. Two ready connections share a turn: no request
+//!   of them is parsed in a turn that has reached its share, so that their tick is not longer than
+//!   that of one. A connection whose turn has ended waits, and the others come first in the next
+//!   tick. An exchange has no turn: a datagram is served whole. It has at most 16 KiB, and a poll
+//!   brings eight of them.
+//! - W2  No request is begun in a hold of an engine whose work has reached `HOLD_BYTES_MAX`: the
+//!   core releases the engine, and takes it again for the next request. The requests that others
+//!   have parked have a bound of the same size for themselves.
+//! - W3  The engine bounds the work of one request: by its own bytes, by a few blocks, and by what
+//!   making room for these may cost (`kachel_segment`, E1 of `extend` and B1 of `allowance`).
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use kachel_io::Clock;
+
+use crate::observe::counters::Counters;
+
+/// A request counts as this many bytes of work, beside those of the engine: one that reads a small
+/// item takes about as long as a copy of that many bytes.
+pub(crate) const REQUEST_BYTES: u64 = 2048;
+/// The work after which the turn of a connection ends (W1): 128 small requests. With 256, and
+/// without shares, a client waited up to five times as long as with memcached beside two that
+/// pipeline GETs (`experiments/e017-neighbors`). Fewer cost a client that pipelines more polls.
+pub const TURN_BYTES_MAX: u64 = 256 * 1024;
+/// The most ready connections that share a turn. To end a turn costs some microseconds, because the
+/// connection stops receiving. With shares for eight connections of depth 100, a GET cost half as
+/// much again.
+const SHARING_MAX: usize = 2;
+/// The work after which a core releases an engine (W2). As much as a turn, so that only several
+/// connections together reach it.
+pub const HOLD_BYTES_MAX: u64 = TURN_BYTES_MAX;
+
+/// The work after which no more requests are parsed in a turn, if `ready` connections are ready
+/// (W1).
+pub(crate) fn turn_share_bytes(ready: usize) -> u64 {
+    let sharing = if ready <= SHARING_MAX { ready.max(1) } else { 1 };
+    debug_assert!((1..=SHARING_MAX).contains(&sharing), "W1");
+    TURN_BYTES_MAX / sharing as u64
+}
+
+/// The time of a hold is measured from this work on, in bytes. Most holds have less, and reading
+/// the clock for them would cost a part of a small request.
+const MEASURED_BYTES_MIN: u64 = 16 * 1024;
+
+/// The work of one core, and its clock.
+pub(crate) struct WorkMeter {
+    clock: Rc<dyn Clock>,
+    /// The engines' work in this tick, in bytes.
+    tick_bytes: Cell<u64>,
+    /// When the clock was last read.
+    last_ns: Cell<u64>,
+}
+
+/// A hold of an engine: when it began, and the work that the engine had done before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HoldWork {
+    /// When the clock was read last before it.
+    began_ns: u64,
+    work_before: u64,
+    /// The work of the hold that is counted for the tick.
+    counted_bytes: u64,
+}
+
+impl HoldWork {
+    /// The work of the hold so far, if the engine has done `work_bytes` since its start.
+    #[inline]
+    pub(crate) const fn bytes(&self, work_bytes: u64) -> u64 {
+        debug_assert!(work_bytes >= self.work_before, "an engine counts from its start on");
+        work_bytes - self.work_before
+    }
+}
+
+impl fmt::Debug for WorkMeter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("WorkMeter").field("tick_bytes", &self.tick_bytes).finish()
+    }
+}
+
+impl WorkMeter {
+    /// A meter of a core that nothing was counted for.
+    pub(crate) const fn new(clock: Rc<dyn Clock>) -> Self {
+        Self { clock, tick_bytes: Cell::new(0), last_ns: Cell::new(0) }
+    }
+
+    /// Begins a tick.
+    #[inline]
+    pub(crate) fn begin_tick(&self, now_ns: u64) {
+        self.last_ns.set(now_ns);
+    }
+
+    /// Begins a hold of an engine that has done `work_bytes` so far. Its time counts from the last
+    /// reading of the clock, so it is measured a little too long.
+    #[inline]
+    pub(crate) fn begin_hold(&self, work_bytes: u64) -> HoldWork {
+        HoldWork { began_ns: self.last_ns.get(), work_before: work_bytes, counted_bytes: 0 }
+    }
+
+    /// Counts a hold that is about to end, or goes on because requests were parked meanwhile.
+    #[inline]
+    pub(crate) fn count_hold(&self, hold: &mut HoldWork, work_bytes: u64, counters: &Counters) {
+        let bytes = hold.bytes(work_bytes);
+        debug_assert!(bytes >= hold.counted_bytes, "a hold only grows");
+        if bytes == hold.counted_bytes {
+            return;
+        }
+        self.tick_bytes.set(self.tick_bytes.get() + bytes - hold.counted_bytes);
+        hold.counted_bytes = bytes;
+        if bytes >= MEASURED_BYTES_MIN {
+            self.measure(*hold, counters);
+        }
+    }
+
+    /// Measures the time of a hold. Cost: a reading of the clock.
+    #[cold]
+    fn measure(&self, hold: HoldWork, counters: &Counters) {
+        let now_ns = self.clock.now_ns();
+        self.last_ns.set(now_ns);
+        counters.longest_hold_bytes.raise(hold.counted_bytes);
+        counters.longest_hold_us.raise(now_ns.saturating_sub(hold.began_ns) / 1000);
+    }
+
+    /// Ends a tick that began at `began_ns`. Cost: a reading of the clock.
+    pub(crate) fn end_tick(&self, began_ns: u64, counters: &Counters) {
+        counters.longest_tick_bytes.raise(self.tick_bytes.take());
+        counters.longest_tick_us.raise(self.clock.now_ns().saturating_sub(began_ns) / 1000);
+    }
+}

@@ -1,0 +1,569 @@
+//! Listings of all items: `lru_crawler metadump` and `mgdump`, `stats cachedump`, and the topics of
+//! `stats` that count items.
+//!
+//! Upstream:   `admin` begins a listing; `tick` continues all listings by one bounded step;
+//!             `records` passes on the pieces that other cores have listed.
+//! Downstream: the engine of each shard in turn, which walks its segments; `tally`, which keeps
+//!             what is counted; `classes`, which formats it.
+//!
+//! ```text
+//! our listings, in turn --(engines that this core may take)--+
+//!         |                                                  +--> one piece a tick
+//!         +--(others: parked, one request a shard)           |
+//! pieces that other cores ask for, in turn ------------------+
+//! ```
+//!
+//! Invariants:
+//! - I1  In one tick a core examines at most `LISTED_ITEMS_PER_TICK_MAX` items for all listings
+//!   together, those of its own clients and those of other cores, or `COUNTED_ITEMS_PER_TICK_MAX`
+//!   if they are only counted. So other requests wait for at most one piece, for any number of
+//!   listings.
+//! - I2  While a listing runs, no other request of its connection is executed.
+//! - I3  A core asks each other core for one piece at a time, so at most one request of each other
+//!   core waits here. It asks with `erew`, and for what only that core has.
+//! - I4  Each listing that can continue gets its turn: a core's own listings take turns with each
+//!   other, and with the pieces that other cores ask for. A listing whose client does not read
+//!   loses only its turns.
+//! - I5  All listings of a core together take at most `LISTING_BYTES_PER_CORE_MAX`, for any number
+//!   of clients. What they count is shared (`tally`), and none of it is kept for a client that
+//!   does not read. Its lines are in its outbox, which has its own limit (`net`, `outbox`, I5).
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use kachel_engine::{Cursor, Engine, ReadValue};
+use kachel_io::{Peer, SocketId, SocketName};
+use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
+use kachel_stdx::Chain;
+use kachel_wire::format::ShownKey;
+use kachel_wire::request::BinaryHead;
+use kachel_wire::{Reply, format};
+
+use crate::LISTED_ITEMS_PER_TICK_MAX;
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::cores::process::OpenSocket;
+use crate::listings::tally::{Listing, Part, Tally};
+use crate::observe::prefixes::WINDOW_BYTES_MAX;
+use crate::request::form::{Ended, Form};
+use crate::stats::census::{CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEPS_MAX, take_note};
+use crate::stats::classes::SIZE_STEP_BYTES;
+use crate::stats::topics::Answering;
+use crate::waiting::backlog::Left;
+use crate::waiting::engines::Engines;
+use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, PIECE_BYTES_MAX};
+use crate::waiting::records::{Outgoing, Records};
+
+/// Listings that one step checks for whether they may continue.
+const LISTINGS_CHECKED_MAX: usize = 64;
+
+/// The most bytes of memory that the listings of one core take together (I5): a census; the window
+/// of prefixes, with what is added before it is cut, and twice that for the tree; and the lines of
+/// a piece, as a vector grows. Each client with a listing has an outbox besides, as any client.
+pub const LISTING_BYTES_PER_CORE_MAX: usize =
+    CENSUS_BYTES_MAX + 4 * WINDOW_BYTES_MAX + 2 * ANSWER_BYTES_MAX;
+
+const _: () = {
+    assert!(Form::Items.items_max() * NOTE_BYTES <= PIECE_BYTES_MAX);
+    assert!(WINDOW_BYTES_MAX <= PIECE_BYTES_MAX, "the lines of a window are a piece");
+    assert!(2 * PIECE_BYTES_MAX < OWED_BYTES_MAX, "a piece is not longer than a reply may be");
+};
+
+/// The listings of a core's clients.
+#[derive(Debug)]
+pub(crate) struct Listings {
+    /// The listings, the next in turn first (I4).
+    listings: VecDeque<Listing>,
+    /// For each other core, whether it owes this one a piece (I3).
+    awaited: Vec<bool>,
+    /// Whether the last piece was for a listing of this core, so that others come first (I4).
+    was_ours: bool,
+    /// Memory for the lines of a piece.
+    lines: Vec<u8>,
+    tally: Tally,
+}
+
+impl Listings {
+    /// No listings, in a process of `shards` shards.
+    pub(crate) fn new(shards: u16) -> Self {
+        Self {
+            listings: VecDeque::new(),
+            awaited: vec![false; usize::from(shards)],
+            was_ours: false,
+            lines: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Begins a listing for this client. `head` is that of its request.
+    pub(crate) fn begin(
+        &mut self,
+        connection: ConnectionIndex,
+        head: Option<BinaryHead>,
+        form: Form,
+    ) {
+        // A client that is gone may have left a listing, and its index may be this client's now.
+        self.tally.forget(connection);
+        self.listings.retain(|other| other.connection != connection);
+        let first_census = self.tally.census.next_number();
+        self.listings.push_back(Listing::new(connection, head, form, first_census));
+    }
+
+    /// Notes that another core has sent its piece, whose lines or notes are `text`. The listing
+    /// goes on if its client is still there. Returns the lines to send.
+    pub(crate) fn went_on<'t>(
+        &mut self,
+        context: &Context,
+        (shard, client): (u16, Option<ClientIndex>),
+        text: &'t [u8],
+        ended: Ended,
+    ) -> &'t [u8] {
+        let was_awaited = std::mem::take(&mut self.awaited[usize::from(shard)]);
+        assert!(was_awaited, "I3");
+        let connection = client.and_then(ClientIndex::connection);
+        let mut listings = self.listings.iter();
+        let waiting = |dump: &Listing| Some(dump.connection) == connection && dump.awaited;
+        let Some(mut listing) =
+            listings.position(waiting).and_then(|place| self.listings.remove(place))
+        else {
+            return b"";
+        };
+        listing.awaited = false;
+        let lines = self.tally.go_on(&mut listing, context, shard, text, ended);
+        self.put_back(listing);
+        lines
+    }
+
+    /// Puts a listing behind the others after its turn. If it has just ended a census, its own
+    /// lines come first, so that each census brings the listing that walked for it on.
+    fn put_back(&mut self, listing: Listing) {
+        debug_assert!(!listing.awaited, "it has its piece");
+        if self.tally.part(&listing) == Part::Lines && listing.listed_shards > 0 {
+            self.listings.push_front(listing);
+        } else {
+            self.listings.push_back(listing);
+        }
+    }
+
+    /// Bytes of memory that the listings of all clients share (I5).
+    fn shared_bytes(&self) -> usize {
+        let Self { lines, tally, .. } = self;
+        lines.capacity() + tally.census.memory_bytes() + 4 * tally.window.line_bytes()
+    }
+}
+
+/// The parts of a shard that a step of the listings uses.
+pub(crate) struct Step<'a, E: Engine> {
+    pub(crate) context: &'a Context,
+    pub(crate) engines: &'a Engines<E>,
+    pub(crate) clients: &'a mut Clients<E::Pinned>,
+    pub(crate) records: &'a mut Records<E>,
+    /// The kind of requests that wait for the engine of this core; pieces of listings are among
+    /// [`Left::Requests`].
+    pub(crate) left: Left,
+    /// Names a socket of this core.
+    pub(crate) names: &'a mut dyn FnMut(SocketId) -> SocketName,
+    /// The number of the last sweep.
+    pub(crate) sweep: u32,
+}
+
+/// The result of checking a listing.
+enum Check {
+    /// It is complete, or its client is gone.
+    Over,
+    /// It waits for its client, for an answer or for another listing, so the listings behind it
+    /// come first.
+    Waits,
+    /// It can have its turn.
+    Next(Next),
+    /// It needs a piece of a shard that cannot be asked now. It keeps its turn.
+    MustAsk,
+    /// It needs a census that nobody has begun. It keeps its turn.
+    Leads,
+}
+
+/// The action of a listing in its turn.
+#[derive(Clone, Copy)]
+enum Next {
+    /// It gets a piece of a shard whose engine this core may take.
+    Piece(u16),
+    /// It sends lines of what was counted, or its end.
+    Lines,
+}
+
+impl Listings {
+    /// Whether a listing can continue now, so that the core must not sleep. A piece without a line
+    /// sends nothing, so no event would wake the core after it.
+    pub(crate) fn may_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
+        let may = |listing: &Listing| {
+            let open = clients.connections.get(listing.connection);
+            let Some(open) = open.filter(|open| open.is_listing()) else { return true };
+            let is_held_up = open.is_full() && !self.tally.is_led_by(listing.connection);
+            let owner = listing.owner(context.id, context.shards());
+            let owes = owner.is_some_and(|owner| self.awaited[usize::from(owner)]);
+            match self.tally.part(listing) {
+                Part::Waits => false,
+                Part::Lines => !is_held_up,
+                Part::Walks | Part::Leads => !(listing.awaited || owes || is_held_up),
+            }
+        };
+        self.listings.iter().any(may)
+    }
+
+    /// Continues the listings by one piece (I1), and asks other cores for pieces of theirs.
+    pub(crate) fn step<E: Engine>(&mut self, mut step: Step<'_, E>) {
+        if self.listings.is_empty() && step.left == Left::Nothing {
+            return;
+        }
+        self.step_some(&mut step);
+        if !self.listings.iter().any(|listing| listing.form.counts()) {
+            self.tally.census.drop_all();
+        }
+        assert!(self.shared_bytes() <= LISTING_BYTES_PER_CORE_MAX, "I5");
+    }
+
+    fn step_some<E: Engine>(&mut self, step: &mut Step<'_, E>) {
+        let ours = self.check_all(step);
+        step.context.counters.listings.set(self.listings.len() as u64);
+        let theirs_first = self.was_ours || ours.is_none();
+        if theirs_first && step.left == Left::Requests && answer_asked(step) {
+            self.was_ours = false;
+            return;
+        }
+        let Some((place, next)) = ours else { return };
+        self.was_ours = true;
+        match next {
+            Next::Piece(shard) => self.take_piece(step, place, shard),
+            Next::Lines => self.send_lines(step, place),
+        }
+    }
+
+    /// Continues the listing at `place` by a piece of a shard, if this core gets its engine.
+    fn take_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize, shard: u16) {
+        let Some(listing) = self.listings.get(place) else { return };
+        let (form, cursor) = (listing.form, listing.cursor);
+        self.lines.clear();
+        let ended = if form.is_of_cores() {
+            core_piece(step, form, (cursor, &listing.next_prefix), &mut self.lines)
+        } else {
+            // While another core holds the engine, the piece waits.
+            let Some(mut engine) = step.engines.take(shard, step.context) else { return };
+            piece(step.context, &mut *engine, form, cursor, &mut self.lines)
+        };
+        let Some(mut listing) = self.listings.remove(place) else { return };
+        debug_assert!(!listing.awaited, "I3: it needs this piece only");
+        let lines = self.tally.go_on(&mut listing, step.context, shard, &self.lines, ended);
+        step.clients.text(listing.connection, lines);
+        self.put_back(listing);
+    }
+
+    /// Sends the next lines of what was counted for the listing at `place`, or its end.
+    fn send_lines<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize) {
+        let Some(mut listing) = self.listings.remove(place) else { return };
+        let connection = listing.connection;
+        if self.is_sent(step, &mut listing) {
+            // The requests after the listing can be served again.
+            step.clients.with(connection, Connection::end_listing);
+            step.clients.mark_dirty(connection);
+            step.context.counters.listings.set(self.listings.len() as u64);
+            debug_assert!(!self.tally.is_led_by(connection), "tally, T1: its walk is over");
+        } else {
+            self.listings.push_back(listing);
+        }
+    }
+
+    /// Sends the next lines of a listing, at most a piece. Returns whether that was all.
+    fn is_sent<E: Engine>(&mut self, step: &mut Step<'_, E>, listing: &mut Listing) -> bool {
+        let Step { context, engines, clients, .. } = step;
+        let &mut Listing { connection, head, form, next_group, .. } = listing;
+        let mut answering = Answering { context, engines, clients, connection, head };
+        let Tally { census, window, window_of } = &mut self.tally;
+        let next_group = match form {
+            Form::Metadump { .. } | Form::Cachedump { .. } | Form::Connections => {
+                answering.reply(Reply::End);
+                None
+            }
+            Form::Mgdump { .. } => {
+                answering.reply(Reply::En);
+                None
+            }
+            Form::Prefixes => {
+                let (prefixes, next) = window.take();
+                *window_of = None; // Another listing may have its round now.
+                answering.prefixes(prefixes, next.is_none());
+                listing.listed_shards = 0;
+                let is_last = next.is_none();
+                listing.next_prefix = next.unwrap_or_default();
+                return is_last;
+            }
+            Form::Items => answering.items(census, next_group),
+            Form::Slabs => answering.slabs(census, next_group),
+            Form::Sizes => answering.sizes(census, next_group),
+        };
+        debug_assert!(next_group.is_none_or(|next| next > listing.next_group), "it goes on");
+        listing.next_group = next_group.unwrap_or_default();
+        next_group.is_none()
+    }
+
+    /// Checks the listings in turn. Returns the place of the first one that can have its turn, and
+    /// what it does. Has a listing begin a census if no other listing can have lines of the last
+    /// one.
+    fn check_all<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<(usize, Next)> {
+        let (mut place, mut ours, mut leads, mut has_lines) = (0, None, None, false);
+        for _ in 0..self.listings.len().min(LISTINGS_CHECKED_MAX) {
+            let Some(mut listing) = self.listings.remove(place) else { break };
+            match self.check(step, &mut listing) {
+                Check::Over => {
+                    self.tally.forget(listing.connection);
+                    continue;
+                }
+                Check::Waits => {
+                    self.listings.push_back(listing);
+                    continue;
+                }
+                Check::Next(next) => {
+                    has_lines |= matches!(next, Next::Lines);
+                    ours = ours.or(Some((place, next)));
+                }
+                Check::Leads => leads = leads.or(Some(place)),
+                Check::MustAsk => {}
+            }
+            self.listings.insert(place, listing);
+            place += 1;
+        }
+        debug_assert!(ours.is_none_or(|(place, _)| place < self.listings.len()), "it is listed");
+        if let Some(place) = leads.filter(|_| !has_lines) {
+            self.tally.lead(&mut self.listings[place]);
+        }
+        ours
+    }
+
+    /// Continues one listing as far as it needs no items.
+    fn check<E: Engine>(&mut self, step: &mut Step<'_, E>, listing: &mut Listing) -> Check {
+        let Step { context, clients, engines, records, .. } = step;
+        let connection = listing.connection;
+        let Some(open) = clients.connections.get(connection) else { return Check::Over };
+        if !open.is_listing() {
+            return Check::Over;
+        }
+        if listing.awaited || (open.is_full() && !self.tally.is_led_by(connection)) {
+            return Check::Waits;
+        }
+        if !listing.begun {
+            listing.begun = true;
+            if listing.form.begins_with_ok() {
+                clients.text(connection, Reply::Ok.bytes());
+            }
+            if listing.form == Form::Connections {
+                clients.text(connection, &sockets(context));
+            }
+        }
+        match self.tally.part(listing) {
+            Part::Lines => return Check::Next(Next::Lines),
+            Part::Waits => return Check::Waits,
+            Part::Leads if listing.form == Form::Prefixes => self.tally.lead(listing),
+            Part::Leads => return Check::Leads,
+            Part::Walks => {}
+        }
+        let Some(shard) = listing.owner(context.id, context.shards()) else {
+            return Check::Next(Next::Lines);
+        };
+        let is_here = match listing.form.is_of_cores() {
+            true => shard == context.id,
+            false => engines.may_take(shard, context),
+        };
+        if is_here {
+            return Check::Next(Next::Piece(shard));
+        }
+        if self.awaited[usize::from(shard)] {
+            return Check::MustAsk;
+        }
+        let ask =
+            Ask::Piece { form: listing.form, cursor: listing.cursor, ended: Ended::default() };
+        let text = &listing.next_prefix[..];
+        let outgoing =
+            Outgoing { ask, text, key: None, reads_value: false, room: AnswerRoom::default() };
+        let Ok(work) = records.prepare(context, clients, connection.into(), shard, outgoing) else {
+            return Check::MustAsk;
+        };
+        // If this core has taken the engine, it leaves the piece to the core of that shard.
+        drop(engines.park(work, context));
+        self.awaited[usize::from(shard)] = true;
+        listing.awaited = true;
+        Check::Waits
+    }
+}
+
+/// Answers the next piece that another core asks for. Returns `false` if none is asked for, or if
+/// another core holds the engine.
+fn answer_asked<E: Engine>(step: &mut Step<'_, E>) -> bool {
+    let (context, engines) = (step.context, step.engines);
+    let Some(mut engine) = engines.take(context.id, context) else { return false };
+    let Some(mut work) = engine.backlog().next_piece() else { return false };
+    let Ask::Piece { form, cursor, .. } = work.ask else { unreachable!("it is a piece") };
+    debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
+    let mut lines = std::mem::take(&mut work.answer.text);
+    let ended = if form.is_of_cores() {
+        drop(engine);
+        core_piece(step, form, (cursor, work.text()), &mut lines)
+    } else {
+        piece(context, &mut *engine, form, cursor, &mut lines)
+    };
+    work.answer.text = lines;
+    work.ask = Ask::Piece { form, cursor, ended };
+    let mut done = Chain::new();
+    done.push(work);
+    engines.mailboxes().answer(context, done);
+    true
+}
+
+/// Formats one piece of the items of an engine (I1), or takes notes of them.
+fn piece<E: Engine>(
+    context: &Context,
+    engine: &mut E,
+    form: Form,
+    mut cursor: Cursor,
+    lines: &mut Vec<u8>,
+) -> Ended {
+    let (now, sizes) = (&context.now(), &context.sizes);
+    let unix = |second| u64::try_from(now.unix(second)).unwrap_or(0);
+    let expiry = |second: u32| (second != 0).then(|| unix(second));
+    let mut lines_left = if let Form::Cachedump { lines_left, .. } = form { lines_left } else { 0 };
+    let walked = engine.walk(&mut cursor, now, form.items_max(), |key, item| {
+        let (value_bytes, client_flags) = (item.value_bytes(), item.client_flags());
+        let key = ShownKey::of(key); // The key's bytes are not shown in any other way.
+        let class_of = || sizes.of(key.byte_count(), value_bytes, client_flags);
+        if let Form::Metadump { classes } | Form::Mgdump { classes } = form
+            && classes != u64::MAX
+            && classes & 1 << class_of() == 0
+        {
+            return true;
+        }
+        match form {
+            Form::Mgdump { .. } => format::mgdump_line(lines, key, item.protocol_mark()),
+            Form::Metadump { .. } => {
+                let facts = format::DumpFacts {
+                    expiry_unix_s: expiry(item.expiry()),
+                    access_unix_s: unix(item.last_access()),
+                    cas: item.cas(),
+                    fetched: item.is_fetched(),
+                    class: class_of(),
+                    item_bytes: item.memory_bytes(),
+                    client_flags,
+                };
+                format::metadump_line(lines, key, &facts);
+            }
+            Form::Cachedump { class, .. } => {
+                // As in memcached, a key that came in base64 is not shown.
+                if class_of() == class && !item.protocol_mark() {
+                    let expiry_unix_s = expiry(item.expiry()).unwrap_or(0);
+                    format::cachedump_line(lines, key, value_bytes, expiry_unix_s);
+                    lines_left -= 1;
+                }
+                return lines_left > 0 && lines.len() < PIECE_BYTES_MAX;
+            }
+            Form::Items | Form::Slabs => {
+                let class = u32::from(class_of());
+                take_note(lines, class, item.memory_bytes(), item.last_access());
+            }
+            Form::Prefixes | Form::Connections => unreachable!("no engine has them"),
+            Form::Sizes => {
+                let bytes = sizes.nominal_bytes(key.byte_count(), value_bytes, client_flags);
+                let step = bytes.div_ceil(SIZE_STEP_BYTES as usize).min(SIZE_STEPS_MAX);
+                let step = u32::try_from(step).unwrap_or(u32::MAX);
+                take_note(lines, step, item.memory_bytes(), item.last_access());
+            }
+        }
+        lines.len() < PIECE_BYTES_MAX
+    });
+    assert!(walked.items <= form.items_max(), "I1");
+    context.counters.listed_items.add(walked.items as u64);
+    Ended { next: walked.more.then_some(cursor), examined: walked.items as u32 }
+}
+
+/// Formats one piece of what this core has: its connections from a cursor on, or its counts by
+/// prefix from a prefix on.
+fn core_piece<E: Engine>(
+    step: &mut Step<'_, E>,
+    form: Form,
+    (cursor, prefix): (Cursor, &[u8]),
+    lines: &mut Vec<u8>,
+) -> Ended {
+    let from = usize::try_from(cursor.to_u64()).unwrap_or(usize::MAX);
+    let next = match form {
+        // The next piece begins behind the window, wherever that ends.
+        Form::Prefixes => {
+            step.context.prefixes().write(prefix, lines).then_some(from.saturating_add(1))
+        }
+        Form::Connections => connections(step, from, lines),
+        _ => unreachable!("a core does not have {form:?}"),
+    };
+    debug_assert!(next.is_none_or(|next| next > from), "a piece goes on");
+    Ended { next: next.map(|next| Cursor::from_u64(next as u64)), examined: 0 }
+}
+
+/// Formats the sockets of the process for clients and datagrams, as `stats conns` shows them.
+fn sockets(context: &Context) -> Vec<u8> {
+    let mut lines = Vec::new();
+    let age_s = context.now().since_start();
+    for OpenSocket { descriptor, address, is_udp } in &context.shared.options.sockets {
+        let mut line = |name: &str, value: &str| {
+            let name = format!("{descriptor}:{name}");
+            format::stat(&mut lines, name.as_bytes(), value.as_bytes());
+        };
+        if *is_udp {
+            line("UDP", "UDP");
+        }
+        line("addr", address);
+        line("state", if *is_udp { "conn_read" } else { "conn_listening" });
+        line("secs_since_last_cmd", &age_s.to_string());
+    }
+    lines
+}
+
+/// Formats the connections of this core from an index on, as `stats conns` shows them. Returns the
+/// index at which the next piece begins.
+fn connections<E: Engine>(
+    step: &mut Step<'_, E>,
+    from: usize,
+    lines: &mut Vec<u8>,
+) -> Option<usize> {
+    let Step { clients, names, sweep, .. } = step;
+    let table = &clients.connections;
+    let last = (from + LISTED_ITEMS_PER_TICK_MAX).min(table.places());
+    for index in from..last {
+        if lines.len() >= PIECE_BYTES_MAX {
+            return Some(index);
+        }
+        let at = ConnectionIndex(u32::try_from(index).unwrap_or(u32::MAX));
+        let Some(open) = table.get(at) else { continue };
+        let SocketName { peer, descriptor } = names(open.socket());
+        let state = match () {
+            () if open.is_draining() => "conn_closing",
+            () if open.is_watching() => "conn_watch",
+            () if open.is_listing() => "conn_parse_cmd",
+            () if open.outbox().owed_bytes() > 0 => "conn_mwrite",
+            () if open.is_in_block() && !open.is_uploading() => "conn_swallow",
+            () if open.awaits_block() => "conn_nread",
+            () if open.is_paused() => "conn_waiting",
+            () => "conn_read",
+        };
+        let mut line = |name: &str, value: &dyn fmt::Display| {
+            let name = format!("{descriptor}:{name}");
+            format::stat(lines, name.as_bytes(), value.to_string().as_bytes());
+        };
+        let endpoint = usize::from(open.endpoint().0);
+        let listener = step.context.shared.options.listeners.get(endpoint);
+        match peer {
+            Peer::Local => line("addr", listener.map_or(&"unix", |path| path)),
+            Peer::V4(address) => line("addr", &format_args!("tcp:{address}")),
+            Peer::V6(address) => line("addr", &format_args!("tcp6:{address}")),
+        }
+        if let Some(listener) = listener {
+            line("listen_addr", listener);
+        }
+        line("state", &state);
+        line("secs_since_last_cmd", &open.idle_sweeps(*sweep));
+    }
+    (last < table.places()).then_some(last)
+}

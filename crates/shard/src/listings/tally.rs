@@ -1,0 +1,197 @@
+//! A listing that a client waits for, and what all listings of a core share.
+//!
+//! Upstream:   `listing` adds the pieces of all shards.
+//! Downstream: `census` counts items, `prefixes` adds up the counts of the cores.
+//!
+//! ```text
+//! stats items   --+
+//! stats slabs   --+--> census of classes: the first one walks, the lines of all come from it
+//! stats items   --+
+//! stats sizes   -----> the next census
+//! detail dump   --+
+//! detail dump   --+--> window of prefixes: one dump has a round, then the next one
+//! metadump ..   -----> nothing is counted
+//! ```
+//!
+//! Invariants:
+//! - T1  One listing at a time walks for the census, and one fills the window of prefixes. It
+//!   needs no progress of its client until it has done so, so no client keeps others waiting.
+//! - T2  A listing keeps its place in what it sends, and no count. So the memory of all listings
+//!   does not grow with what they count.
+
+use kachel_engine::Cursor;
+use kachel_net::ConnectionIndex;
+use kachel_wire::request::BinaryHead;
+
+use crate::context::Context;
+use crate::observe::prefixes::PrefixWindow;
+use crate::request::form::{Ended, Form};
+use crate::stats::census::Census;
+
+/// The most bytes that `stats cachedump` sends, about.
+const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
+
+/// A listing that a client waits for.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    pub(crate) connection: ConnectionIndex,
+    /// The head that replies of the binary protocol repeat. `None` in other protocols.
+    pub(crate) head: Option<BinaryHead>,
+    pub(crate) form: Form,
+    /// Bytes of the lines that were sent.
+    pub(crate) sent_bytes: usize,
+    /// The number of shards whose items are all listed. A listing begins with the shard of its
+    /// client, so that many listings do not all need the same shard.
+    pub(crate) listed_shards: u16,
+    pub(crate) cursor: Cursor,
+    /// Whether another core was asked for a piece and has not answered yet.
+    pub(crate) awaited: bool,
+    pub(crate) begun: bool,
+    /// The number of the first census that may answer it (`census`, N3).
+    pub(crate) first_census: u64,
+    /// The group of a census whose lines come next.
+    pub(crate) next_group: u32,
+    /// The least prefix whose line was not sent yet.
+    pub(crate) next_prefix: Vec<u8>,
+}
+
+impl Listing {
+    /// A listing of a client that has just asked for it. `first_census` is the number of the first
+    /// census that may answer it.
+    pub(crate) fn new(
+        connection: ConnectionIndex,
+        head: Option<BinaryHead>,
+        form: Form,
+        first_census: u64,
+    ) -> Self {
+        Self {
+            connection,
+            head,
+            form,
+            sent_bytes: 0,
+            listed_shards: 0,
+            cursor: Cursor::default(),
+            awaited: false,
+            begun: false,
+            first_census,
+            next_group: 0,
+            next_prefix: Vec::new(),
+        }
+    }
+
+    /// The shard whose items come next, for a client of shard `id` of `shards`. `None` if all items
+    /// were listed.
+    pub(crate) fn owner(&self, id: u16, shards: u16) -> Option<u16> {
+        let owner = (u32::from(id) + u32::from(self.listed_shards)) % u32::from(shards);
+        (self.listed_shards < shards).then_some(owner as u16)
+    }
+}
+
+/// The state of a listing towards the tally.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Nothing: it walks, for itself or for all.
+    Walks,
+    /// Another listing walks for it.
+    Waits,
+    /// Nobody walks for it.
+    Leads,
+    /// Its lines can be sent.
+    Lines,
+}
+
+/// The memory that the listings of a core share (`listing`, I5).
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) census: Census,
+    pub(crate) window: PrefixWindow,
+    /// The client whose listing fills the window.
+    pub(crate) window_of: Option<ConnectionIndex>,
+}
+
+impl Tally {
+    /// Whether the listing of this client walks for all (T1).
+    pub(crate) fn is_led_by(&self, connection: ConnectionIndex) -> bool {
+        [self.census.walker(), self.window_of].contains(&Some(connection))
+    }
+
+    /// The state of this listing.
+    pub(crate) fn part(&self, listing: &Listing) -> Part {
+        let leader = match (listing.form, listing.form.grouping()) {
+            (Form::Prefixes, _) => self.window_of,
+            (_, None) => return Part::Walks,
+            (_, Some(grouping)) if self.census.serves(grouping, listing.first_census) => {
+                return Part::Lines;
+            }
+            (_, Some(_)) => self.census.walker(),
+        };
+        match leader {
+            None => Part::Leads,
+            Some(connection) if connection == listing.connection => Part::Walks,
+            Some(_) => Part::Waits,
+        }
+    }
+
+    /// Has a listing walk for all, from the beginning (T1).
+    pub(crate) fn lead(&mut self, listing: &mut Listing) {
+        debug_assert!(self.part(listing) == Part::Leads, "T1: nobody else does");
+        (listing.listed_shards, listing.cursor) = (0, Cursor::default());
+        match listing.form.grouping() {
+            Some(grouping) => self.census.begin(grouping, listing.connection),
+            None => self.window_of = Some(listing.connection),
+        }
+    }
+
+    /// Drops what a client has counted for all, because it has left.
+    pub(crate) fn forget(&mut self, connection: ConnectionIndex) {
+        if self.census.walker() == Some(connection) {
+            self.census.drop_all();
+        }
+        if self.window_of == Some(connection) {
+            (self.window, self.window_of) = (PrefixWindow::default(), None);
+        }
+        debug_assert!(!self.is_led_by(connection), "T1: another one may begin");
+    }
+
+    /// Goes on with a listing after a piece of `shard`, whose lines or notes are `text`. Returns
+    /// the lines to send.
+    pub(crate) fn go_on<'t>(
+        &mut self,
+        listing: &mut Listing,
+        context: &Context,
+        shard: u16,
+        text: &'t [u8],
+        ended: Ended,
+    ) -> &'t [u8] {
+        debug_assert!(!listing.awaited, "a listing goes on with the piece that it waited for");
+        debug_assert!(listing.listed_shards < context.shards(), "it was not over");
+        let mut is_last = ended.next.is_none();
+        if listing.form.counts() {
+            self.census.add(text, u64::from(ended.examined));
+            let cut = !is_last && self.census.is_enough(context.shards());
+            is_last |= cut;
+            if is_last {
+                let items = context.shared.counters[usize::from(shard)].items.value();
+                self.census.end_shard(cut.then_some(items));
+            }
+        } else if listing.form == Form::Prefixes {
+            self.window.add(text, !is_last);
+            is_last = true; // A round takes one piece of each core.
+        } else {
+            listing.sent_bytes += text.len();
+        }
+        listing.listed_shards += u16::from(is_last);
+        listing.cursor = if is_last { Cursor::default() } else { ended.next.unwrap_or_default() };
+        if let Form::Cachedump { lines_left, .. } = &mut listing.form {
+            let lines = text.iter().filter(|&&byte| byte == b'\n').count();
+            *lines_left = lines_left.saturating_sub(u32::try_from(lines).unwrap_or(u32::MAX));
+            if *lines_left == 0 || listing.sent_bytes >= CACHEDUMP_BYTES_MAX {
+                listing.listed_shards = context.shards();
+            }
+        }
+        if listing.form.counts() && listing.listed_shards == context.shards() {
+            self.census.end();
+        }
+        if listing.form.counts() || listing.form == Form::Prefixes { b"" } else { text }
+    }
+}

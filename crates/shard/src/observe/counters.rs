@@ -1,0 +1,327 @@
+//! The counters of a shard, for `stats`.
+//!
+//! Upstream:   `apply` counts outcomes; `serve`, `upload` and `records` count as they work.
+//! Downstream: the shard that answers `stats` sums the counters of all shards.
+//!
+//! Invariants:
+//! - I1  One core at a time changes a number, so an addition is a plain load and store. Numbers of
+//!   the engine belong to the core that holds the engine (`engines`), the others to the shard's own
+//!   core. Any core may read a number at any time; it sees a recent value.
+//! - I2  A counter is never set back: `stats reset` keeps a copy, and `stats` shows the difference.
+
+use kachel_engine::{DeadFound, Direction, EngineStats, StoreTerms, Verb, Verdict};
+use kachel_net::TooSlow;
+use kachel_stdx::Counter;
+
+use crate::observe::by_class::ByClass;
+
+impl Counters {
+    /// The counter of connections that were closed for this reason.
+    pub(crate) const fn closes(&self, with: TooSlow) -> &Counter {
+        match with {
+            TooSlow::Line => &self.line_closes,
+            TooSlow::Block => &self.block_closes,
+            TooSlow::Login => &self.login_closes,
+            TooSlow::Reader => &self.reader_closes,
+            TooSlow::Holder => &self.pinned_closes,
+        }
+    }
+}
+
+macro_rules! counters {
+    (
+        gauges { $($(#[$gauge_doc:meta])* $gauge:ident),+ $(,)? }
+        counters { $($(#[$doc:meta])* $name:ident),+ $(,)? }
+    ) => {
+        /// The counters of one shard, on cache lines of their own.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct Counters {
+            $($(#[$gauge_doc])* pub $gauge: Counter,)+
+            $($(#[$doc])* pub $name: Counter,)+
+            /// A sample of the requests, by the size class of their item.
+            pub by_class: ByClass,
+        }
+
+        impl Counters {
+            /// Copies what was counted so far. Gauges count nothing, so they stay 0 in the copy.
+            pub(crate) fn copy_counts_from(&self, from: &Self) {
+                $(self.$name.set(from.$name.value());)+
+                self.by_class.copy_counts_from(&from.by_class);
+            }
+        }
+    };
+}
+
+counters! {
+    gauges {
+    /// Gauge: connections open.
+    connections,
+    /// Gauge: items held.
+    items,
+    /// Gauge: bytes of items held.
+    bytes,
+    /// Gauge: bytes of the index.
+    index_bytes,
+    /// Gauge: slots of the index.
+    index_slots,
+    /// Gauge: memory that holds replies which clients have not read. It is updated once per second.
+    owed_bytes,
+    /// Gauge: listings that are being sent.
+    listings,
+    /// Gauge: clients that watch the log.
+    watchers,
+    /// Gauge: when the core took its last sample of its own work, in nanoseconds.
+    sampled_ns,
+    /// Gauge: thousandths of the time before that sample in which the core was busy.
+    busy_permille,
+    /// Gauge: thousandths of that time in which the core waited for a processor.
+    waiting_permille,
+    /// Gauge: thousandths of the last round in which the core was busy (`balance`).
+    round_permille,
+    /// The most work that this core has done while it held an engine, in bytes (`work`).
+    longest_hold_bytes,
+    /// The longest time for which this core has held an engine, in microseconds. Holds with little
+    /// work are not measured.
+    longest_hold_us,
+    /// The most work of the engines in one tick of this core, in bytes.
+    longest_tick_bytes,
+    /// The longest tick of this core, without its wait, in microseconds.
+    longest_tick_us,
+    }
+    counters {
+    /// Connections ever opened.
+    connections_opened,
+    /// Connections turned away at the limit.
+    connections_rejected,
+    /// Connections closed for being idle.
+    idle_kicks,
+    /// Connections closed because they read large values slowly while too much memory was pinned.
+    pinned_closes,
+    /// Connections closed for a command line that was not whole in time.
+    line_closes,
+    /// Connections closed for a data block that was not whole in time.
+    block_closes,
+    /// Connections closed because their clients had not logged in in time.
+    login_closes,
+    /// Connections closed because they read nothing of their replies.
+    reader_closes,
+    /// Logins, refused ones included.
+    auth_cmds,
+    /// Logins with an unknown user or a wrong password.
+    auth_errors,
+    /// Storage requests, those apart for which there was no memory.
+    cmd_set,
+    /// Items ever stored.
+    total_items,
+    /// `flush_all`s.
+    cmd_flush,
+    /// `me` commands, as in memcached; no other meta command.
+    cmd_meta,
+    /// Keys found.
+    get_hits,
+    /// Keys not found.
+    get_misses,
+    /// Misses that found an expired item.
+    get_expired,
+    /// Misses that found a flushed item.
+    get_flushed,
+    /// Deletes that removed nothing.
+    delete_misses,
+    /// Deletes that removed an item.
+    delete_hits,
+    /// `incr` requests that found no item.
+    incr_misses,
+    /// `incr` requests that found an item.
+    incr_hits,
+    /// `decr` requests that found no item.
+    decr_misses,
+    /// `decr` requests that found an item.
+    decr_hits,
+    /// `cas` requests that found no item.
+    cas_misses,
+    /// `cas` requests whose token matched.
+    cas_hits,
+    /// `cas` requests whose token did not match.
+    cas_badval,
+    /// Touches that found an item.
+    touch_hits,
+    /// Touches that found no item.
+    touch_misses,
+    /// Values refused as too large.
+    store_too_large,
+    /// Values refused because there was no memory.
+    store_no_memory,
+    /// Datagrams received.
+    udp_datagrams,
+    /// Datagrams that are no request, or came from an address that is never answered.
+    udp_ignored,
+    /// Datagrams of senders that have used up the budget of a second.
+    udp_over_budget,
+    /// Requests that were longer than their datagrams.
+    udp_incomplete,
+    /// Replies that were too long for their datagrams.
+    udp_too_long,
+    /// Requests for which no exchange was free, and datagrams that the kernel did not send.
+    udp_lost,
+    /// Bytes received.
+    bytes_read,
+    /// Bytes sent.
+    bytes_written,
+    /// Times that a connection had to wait with requests that were received: for its turn (`-R`),
+    /// for its client to read, or for a record.
+    conn_yields,
+    /// Items evicted.
+    evictions,
+    /// Items evicted that were never read.
+    evicted_unfetched,
+    /// Items evicted although they were read recently.
+    evicted_active,
+    /// Items that expired without being read.
+    expired_unfetched,
+    /// Items whose space came back because they had expired.
+    reclaimed,
+    /// Listings ever begun.
+    listings_begun,
+    /// Items examined for listings.
+    listed_items,
+    /// Times that a resumable connection was checked, and resumed if it still might be.
+    resumptions,
+    /// Lines of more than 2 KiB, which are retrievals of many keys.
+    long_lines,
+    /// Requests that were parked.
+    parked,
+    /// Reads of other shards' items that this shard executed.
+    reads_beside,
+    /// Requests that this core executed with the engine of another shard.
+    writes_beside,
+    /// Times that this core found an engine held by another core.
+    engines_held,
+    /// Connections that this core has handed over to another one, new ones apart.
+    connections_moved,
+    /// Ticks.
+    ticks,
+    /// Ticks in which clients or other shards had sent something.
+    busy_ticks,
+    /// Requests executed by this shard, for other shards too. Each key of a retrieval counts.
+    requests,
+    /// Items whose space the crawler has reclaimed.
+    crawler_reclaimed,
+    /// Lines written to the log.
+    log_worker_written,
+    /// Lines dropped because there was no room in the log of this core.
+    log_worker_dropped,
+    /// Lines passed on to a client that watches.
+    log_watcher_sent,
+    /// Lines that a client which watches has missed, because it was too slow.
+    log_watcher_skipped,
+    }
+}
+
+impl Counters {
+    /// Writes the gauges, and what the engine has done since its start. Only the core that holds
+    /// the engine may call this (I1).
+    pub(crate) fn publish(&self, stats: &EngineStats) {
+        self.items.set(stats.index_items);
+        self.bytes.set(stats.live_bytes);
+        self.index_bytes.set(stats.index_bytes);
+        self.index_slots.set(stats.index_slots);
+        self.evictions.set(stats.evictions);
+        self.evicted_unfetched.set(stats.evicted_unfetched);
+        self.evicted_active.set(stats.evicted_active);
+        self.expired_unfetched.set(stats.expired_unfetched);
+        self.reclaimed.set(stats.reclaimed);
+    }
+
+    /// Counts lookups that found a dead item.
+    #[inline]
+    pub(crate) fn note_dead(&self, found: DeadFound) {
+        if found != DeadFound::default() {
+            self.get_expired.add(found.expired);
+            self.get_flushed.add(found.flushed);
+        }
+    }
+
+    /// Counts an operation by its verdict. `is_meta` says that a meta command has asked for it.
+    #[inline]
+    pub(crate) fn note(&self, verb: &Verb, verdict: &Verdict, is_meta: bool) {
+        match verb {
+            // As in memcached, an `mg` with `T` that finds nothing is a miss of a read. A `gat` is
+            // one of a touch.
+            Verb::Get(_) if is_meta && *verdict == Verdict::Miss => self.note_get(false, verdict),
+            Verb::Get(terms) => self.note_get(terms.life.touches(), verdict),
+            Verb::Store(terms) => self.note_store(terms, verdict),
+            Verb::Delete(terms) => match verdict {
+                Verdict::Deleted => self.delete_hits.add(1),
+                Verdict::Invalidated if terms.empties && !terms.marks_stale => {
+                    self.delete_hits.add(1);
+                }
+                Verdict::Miss | Verdict::Exists => self.delete_misses.add(1),
+                _ => {}
+            },
+            Verb::Arithmetic(terms) => self.note_arithmetic(terms.direction, verdict),
+            Verb::Touch(_) => self.note_get(true, verdict),
+            Verb::Inspect => self.cmd_meta.add(1),
+        }
+    }
+
+    /// Counts a read, or a read that touched the item.
+    #[inline]
+    pub(crate) fn note_get(&self, touches: bool, verdict: &Verdict) {
+        debug_assert!(
+            !matches!(verdict, Verdict::Stored { .. } | Verdict::Deleted),
+            "a read neither stores nor deletes"
+        );
+        let counter = match (verdict, touches) {
+            (Verdict::Hit(_) | Verdict::Touched, false) => &self.get_hits,
+            (Verdict::Hit(_) | Verdict::Touched, true) => &self.touch_hits,
+            (Verdict::Miss | Verdict::Leased { .. }, false) => &self.get_misses,
+            (Verdict::Miss | Verdict::Leased { .. }, true) => &self.touch_misses,
+            _ => return,
+        };
+        counter.add(1);
+        if let Verdict::Hit(facts) = verdict
+            && facts.created
+        {
+            self.total_items.add(1);
+        }
+    }
+
+    #[inline]
+    fn note_store(&self, terms: &StoreTerms, verdict: &Verdict) {
+        if let Verdict::NoMemory { .. } = verdict {
+            return self.store_no_memory.add(1);
+        }
+        self.cmd_set.add(1);
+        debug_assert!(
+            !matches!(verdict, Verdict::Hit(_) | Verdict::Deleted | Verdict::Touched),
+            "a store neither reads nor deletes"
+        );
+        let compared = match verdict {
+            Verdict::Stored { .. } => {
+                self.total_items.add(1);
+                &self.cas_hits
+            }
+            Verdict::Exists => &self.cas_badval,
+            Verdict::Miss => &self.cas_misses,
+            _ => return,
+        };
+        if terms.needs_match() {
+            compared.add(1);
+        }
+    }
+
+    fn note_arithmetic(&self, direction: Direction, verdict: &Verdict) {
+        debug_assert!(!matches!(verdict, Verdict::Stored { .. }), "a number is told as one");
+        let (hits, misses) = match direction {
+            Direction::Up => (&self.incr_hits, &self.incr_misses),
+            Direction::Down => (&self.decr_hits, &self.decr_misses),
+        };
+        match verdict {
+            Verdict::Number { facts, .. } if facts.created => self.total_items.add(1),
+            Verdict::Number { .. } | Verdict::NoMemory { found: true } => hits.add(1),
+            Verdict::Miss => misses.add(1),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Applying a request to the engine: the operation, its counters, and the reply.
+//!
+//! Upstream:   `carry_out` and `upload`, for clients of this core; `parked`, for requests that were
+//!             left with an engine.
+//! Downstream: the engine; `wire` makes the operation and formats the outcome.
+//!
+//! Invariants:
+//! - I1  Every request that is executed is counted once and answered once. A request that the
+//!   engine delays is neither counted nor answered yet.
+
+use kachel_engine::{
+    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Verb,
+};
+use kachel_net::{AnswerRoom, Resume};
+use kachel_wire::format::{self, KeyReply};
+use kachel_wire::request::Request;
+use kachel_wire::{lease_terms, retrieval_terms};
+
+use crate::context::Context;
+use crate::observe::by_class::ItemBefore;
+use crate::request::logging::Logged;
+use crate::request::reply::{LargeValue, ReplySink};
+
+/// The most bytes of the line before a value, without its key, and of `END`.
+const VALUE_LINE_BYTES_MAX: u16 = 64;
+
+/// Room to keep for the answer to one key of a retrieval whose value is expected to have
+/// `value_bytes`.
+pub(crate) fn room_for_key(key: &[u8], value_bytes: u16) -> AnswerRoom {
+    let key_bytes = u16::try_from(key.len()).expect("a key has at most 250 bytes");
+    AnswerRoom { line_bytes: key_bytes + VALUE_LINE_BYTES_MAX, value_bytes }
+}
+
+/// Room to keep for the answer to a request of one key whose value is expected to have
+/// `value_bytes`.
+pub(crate) fn room_for_answer(request: &Request<'_>, value_bytes: u16) -> AnswerRoom {
+    let value_bytes = if request.shows_value() { value_bytes } else { 0 };
+    AnswerRoom { line_bytes: request.reply_bytes_max(), value_bytes }
+}
+
+/// How a key of a retrieval is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadTerms {
+    pub(crate) reply: KeyReply,
+    /// The TTL to give to the item.
+    pub(crate) ttl: Option<Ttl>,
+}
+
+impl ReadTerms {
+    /// The terms of the key at which a retrieval continues.
+    #[inline]
+    pub(crate) const fn of(from_here: &Resume, is_last: bool) -> Self {
+        let Resume { form, ttl, .. } = *from_here;
+        Self { reply: KeyReply { form, is_last }, ttl }
+    }
+}
+
+/// The result of passing a request to the engine.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Applied<P> {
+    /// The request was executed and counted, and its reply is formatted. The value, if there is
+    /// one, must follow the text.
+    Answered(Option<LargeValue<P>>, Durability),
+    /// The request was not executed (I1).
+    Later(Ticket),
+}
+
+impl<P> Applied<P> {
+    /// The value that follows the reply, where replies need not become durable.
+    ///
+    /// Errors: the request was not executed, because room for its item is on its way.
+    #[inline]
+    pub(crate) fn at_once(self) -> Result<Option<LargeValue<P>>, Ticket> {
+        match self {
+            Self::Answered(value, Durability::Now) => Ok(value),
+            Self::Later(ticket) => Err(ticket),
+            Self::Answered(_, Durability::At(_)) => {
+                unreachable!("this engine promises no durability")
+            }
+        }
+    }
+}
+
+/// The engine of a shard, and the context in which it executes requests.
+pub(crate) struct Applier<'a, E> {
+    pub(crate) engine: &'a mut E,
+    pub(crate) context: &'a Context,
+}
+
+impl<E: Engine> Applier<'_, E> {
+    /// Applies a request of one key and formats its reply.
+    pub(crate) fn request(
+        self,
+        request: &Request<'_>,
+        key: Key<'_>,
+        block: &mut Block<'_, E::Upload>,
+        ticket: Option<Ticket>,
+        sink: &mut impl ReplySink,
+    ) -> Applied<E::Pinned> {
+        let operation = request.operation(key, sink.value_bytes_max());
+        let Context { counters, .. } = self.context;
+        let is_sampled = self.context.samples();
+        let before = match is_sampled {
+            true => self.context.look_before(self.engine, &operation),
+            false => ItemBefore::default(),
+        };
+        match self.engine.execute(&operation, block, ticket, &self.context.now()) {
+            Answer::Done(Outcome { ref verdict, value }, durability) => {
+                counters.requests.add(1);
+                counters.note(&operation.verb, verdict, request.is_meta());
+                if is_sampled {
+                    let logged = Logged {
+                        operation: &operation,
+                        verdict,
+                        value_bytes: value.bytes(),
+                        before,
+                        is_meta: request.is_meta(),
+                        descriptor: 0,
+                    };
+                    self.context.sample_operation(logged, sink);
+                }
+                let value = request.answer(sink, verdict, value);
+                let value = value.map(|value| LargeValue { value, end: request.value_end() });
+                Applied::Answered(value, durability)
+            }
+            Answer::Later(ticket) => Applied::Later(ticket), // I1
+        }
+    }
+
+    /// Applies one key of a retrieval and formats its reply.
+    #[inline]
+    pub(crate) fn key(
+        self,
+        key: Key<'_>,
+        terms: ReadTerms,
+        ticket: Option<Ticket>,
+        sink: &mut impl ReplySink,
+    ) -> Applied<E::Pinned> {
+        let ReadTerms { reply, ttl } = terms;
+        if reply.form.is_lease() {
+            return self.lease(key, reply, ticket, sink);
+        }
+        debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
+        let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
+        let Context { counters, .. } = self.context;
+        match self.engine.read(&key, &get_terms, ticket, &self.context.now()) {
+            Answer::Done(Outcome { ref verdict, value }, durability) => {
+                counters.requests.add(1);
+                counters.note_get(ttl.is_some(), verdict);
+                if self.context.samples() {
+                    let (touches, bytes) = (ttl.is_some(), value.bytes());
+                    self.context.sample_read(key.bytes(), touches, verdict, bytes, sink);
+                }
+                let value = format::answer_key(sink, &key, reply, verdict, value);
+                let value = value.map(|value| LargeValue { value, end: reply.value_end() });
+                Applied::Answered(value, durability)
+            }
+            Answer::Later(ticket) => later::<E>(ticket),
+        }
+    }
+
+    /// Applies one key of `lease-get` and formats its reply. It may wait for room, as a store does.
+    #[cold]
+    #[inline(never)]
+    fn lease(
+        self,
+        key: Key<'_>,
+        reply: KeyReply,
+        ticket: Option<Ticket>,
+        sink: &mut impl ReplySink,
+    ) -> Applied<E::Pinned> {
+        let terms = lease_terms(sink.value_bytes_max());
+        let Context { counters, .. } = self.context;
+        debug_assert!(terms.leases && reply.form.is_lease(), "a key of `lease-get`");
+        let operation = Operation { key, verb: Verb::Get(terms) };
+        let now = self.context.now();
+        match self.engine.execute(&operation, &mut Block::None, ticket, &now) {
+            Answer::Done(Outcome { ref verdict, value }, durability) => {
+                counters.requests.add(1);
+                counters.note_get(false, verdict);
+                if self.context.samples() {
+                    self.context.sample_read(
+                        operation.key.bytes(),
+                        false,
+                        verdict,
+                        value.bytes(),
+                        sink,
+                    );
+                }
+                let value = format::answer_lease(sink, &operation.key, reply, verdict, value);
+                let value = value.map(|value| LargeValue { value, end: reply.value_end() });
+                Applied::Answered(value, durability)
+            }
+            Answer::Later(ticket) => Applied::Later(ticket), // I1
+        }
+    }
+}
+
+#[cold]
+fn later<E: Engine>(ticket: Ticket) -> Applied<E::Pinned> {
+    assert!(E::DELAYS, "only an engine that delays any request delays a retrieval");
+    Applied::Later(ticket)
+}

@@ -1,0 +1,129 @@
+//! Targets for a formatted reply: the outbox of a client, or the answer to a parked request.
+//!
+//! Upstream:   `apply`, and all stages that answer a client.
+//! Downstream: `net`'s outbox; `parked`.
+
+use kachel_engine::{INLINE_VALUE_BYTES_MAX, ReadValue};
+use kachel_net::{BlockPool, ClientIndex, Outbox, Slots, Source, Stream};
+use kachel_stdx::Held;
+use kachel_wire::Sink;
+
+use crate::observe::log::Log;
+
+/// A target for a reply that may contain a value.
+pub(crate) trait ReplySink: Sink {
+    /// Bytes of the longest value that is formatted into the target. A longer value is pinned.
+    fn value_bytes_max(&self) -> usize;
+
+    /// The descriptor of the client, for the log. Only known while somebody watches.
+    fn descriptor(&self, log: &Log) -> i32;
+}
+
+/// A large value that is sent to a client.
+#[derive(Debug)]
+pub(crate) struct LargeValue<P> {
+    pub(crate) value: P,
+    /// The bytes that the client's protocol writes after the value.
+    pub(crate) end: &'static [u8],
+}
+
+impl<P: ReadValue> Source for LargeValue<P> {
+    fn total_bytes(&self) -> usize {
+        self.value.total_bytes()
+    }
+
+    fn piece_at(&self, offset: usize) -> &[u8] {
+        self.value.piece_at(offset)
+    }
+
+    fn hold_at(&self, offset: usize) -> Held {
+        self.value.hold_at(offset)
+    }
+
+    fn end(&self) -> &'static [u8] {
+        self.end
+    }
+}
+
+/// A client's outbox, as the target of a reply.
+pub(crate) struct ToClient<'a, P> {
+    pub(crate) outbox: &'a mut Outbox,
+    pub(crate) slots: &'a mut Slots<LargeValue<P>>,
+    pub(crate) blocks: &'a mut BlockPool,
+    pub(crate) connection: ClientIndex,
+}
+
+impl<P: ReadValue> ToClient<'_, P> {
+    /// Sends a large value after the formatted text.
+    pub(crate) fn value(&mut self, value: LargeValue<P>) {
+        let stream = Stream::new(value);
+        self.outbox.stream(stream, self.connection, self.blocks, self.slots);
+    }
+}
+
+impl<P> Sink for ToClient<'_, P> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.outbox.text(bytes, self.connection, self.blocks, self.slots);
+    }
+
+    #[inline]
+    fn put_all<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) {
+        self.outbox.text_all(pieces, self.connection, self.blocks, self.slots);
+    }
+}
+
+impl<P> ReplySink for ToClient<'_, P> {
+    #[inline]
+    fn value_bytes_max(&self) -> usize {
+        INLINE_VALUE_BYTES_MAX
+    }
+
+    #[cold]
+    fn descriptor(&self, log: &Log) -> i32 {
+        log.descriptor(self.connection)
+    }
+}
+
+/// The answer to a parked request.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerText {
+    pub(crate) text: Vec<u8>,
+    /// Bytes of the longest value that the receiver of the answer keeps room for.
+    pub(crate) value_bytes_max: u16,
+    /// The descriptor of the client, if somebody watched when the request was parked.
+    pub(crate) descriptor: i32,
+}
+
+impl AnswerText {
+    /// An empty answer with memory for `bytes` bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { text: Vec::with_capacity(bytes), value_bytes_max: 0, descriptor: 0 }
+    }
+
+    /// Begins the next answer.
+    #[inline]
+    pub(crate) fn begin(&mut self, value_bytes_max: u16) {
+        self.text.clear();
+        self.value_bytes_max = value_bytes_max;
+    }
+}
+
+impl Sink for AnswerText {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.text.extend_from_slice(bytes);
+    }
+}
+
+impl ReplySink for AnswerText {
+    #[inline]
+    fn value_bytes_max(&self) -> usize {
+        usize::from(self.value_bytes_max)
+    }
+
+    #[cold]
+    fn descriptor(&self, _log: &Log) -> i32 {
+        self.descriptor
+    }
+}

@@ -1,0 +1,209 @@
+//! Reads of other shards' keys on this core. Such a read takes no lock and wakes no core. While
+//! another core holds the engine of this shard, its own keys are read so, too.
+//!
+//! Upstream:   `serve` for a batch, `carry_out` for each of its requests.
+//! Downstream: the reader of the engine that owns the key; `wire` formats the outcome.
+//!
+//! ```text
+//! the connection awaits answers -------------------------> under the lock (`engines`), or parked
+//! the read changes the item, or the value is large ------> under the lock, or parked
+//! slots of the key's buckets moved in every attempt -----> under the lock, or parked
+//! otherwise ---------------------------------------------> answered here
+//! ```
+//!
+//! A client must read what it wrote. So while a request of a connection is parked, the reads of
+//! this connection go the same way.
+//!
+//! Invariants:
+//! - B1  This core reads other shards only while it is awake as a reader. It holds nothing that it
+//!   read when the batch ends.
+//! - B2  A read is answered here only if its connection awaits no answer. `carry_out`
+//!   checks that.
+//!
+//! Source: concurrent reads and exclusive writes (CREW) as in Lim and others, "MICA", NSDI 2014. We
+//! read without a version in the item, because items are immutable and reclaimed by quiescence.
+
+use kachel_engine::{
+    DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, ReadGuesses, Verb,
+};
+use kachel_stdx::Reader;
+use kachel_wire::format::KeyReply;
+use kachel_wire::request::Request;
+use kachel_wire::{format, lease_terms, retrieval_terms};
+
+use crate::context::Context;
+use crate::observe::by_class::ItemBefore;
+use crate::request::apply::ReadTerms;
+use crate::request::batch::Batch;
+use crate::request::logging::Logged;
+use crate::request::reply::ReplySink;
+use crate::waiting::engines::HeldEngines;
+
+/// A guess of the reader of an engine.
+pub(crate) type GuessOf<E> = <<E as Engine>::Reader as ReadBeside>::Guess;
+
+/// This core, as a reader of the items of all shards.
+#[derive(Debug)]
+pub(crate) struct Core {
+    registration: Reader,
+}
+
+impl Core {
+    /// A core that is registered so. It reads nothing yet.
+    pub(crate) fn new(registration: Reader) -> Self {
+        debug_assert!(!registration.is_awake(), "B1: it reads no other shard yet");
+        Self { registration }
+    }
+
+    /// This core may read other shards from now on. Cost: nothing while it is awake; else a fence.
+    pub(crate) fn wake(&mut self) {
+        if !self.registration.is_awake() {
+            self.registration.wake();
+        }
+        debug_assert!(self.registration.is_awake(), "B1");
+    }
+
+    /// This core holds nothing that it read (B1). Cost: a load, and two more while it is awake.
+    pub(crate) fn end_round(&mut self) {
+        if self.registration.is_awake() {
+            self.registration.round_over();
+        }
+    }
+
+    /// This core reads no other shard until it wakes. Cost: a store.
+    pub(crate) fn sleep(&mut self) {
+        if self.registration.is_awake() {
+            self.registration.sleep();
+        }
+    }
+
+    /// The parts that a read of the items of `shard` needs. `None` with `erew`.
+    #[inline]
+    pub(crate) fn beside<'a, E: Engine>(
+        &'a self,
+        held: &'a HeldEngines<'_, E>,
+        context: &'a Context,
+        shard: u16,
+        guess: Option<GuessOf<E>>,
+    ) -> Option<Beside<'a, E>> {
+        let reader = held.readers().get(usize::from(shard))?;
+        Some(Beside { reader, guess, core: &self.registration, _held: held, context })
+    }
+}
+
+/// Guesses where the items are of the requests that this core executes beside the owner, or in its
+/// place, and prefetches them. The engine of shard `except` does so for its requests.
+pub(crate) fn guess<R: ReadBeside>(
+    readers: &[R],
+    batch: &Batch<'_>,
+    except: Option<u16>,
+) -> ReadGuesses<R::Guess> {
+    ReadGuesses::of(batch.iter().map(|staged| {
+        let is_beside = Some(staged.owner) != except;
+        is_beside.then(|| (&readers[usize::from(staged.owner)], staged.lookup()))
+    }))
+}
+
+/// The parts that a read of another shard's item needs.
+pub(crate) struct Beside<'a, E: Engine> {
+    /// The items of the shard that owns the key.
+    pub(crate) reader: &'a E::Reader,
+    /// Where the item probably is.
+    guess: Option<GuessOf<E>>,
+    /// The registration of this core, awake (B1).
+    core: &'a Reader,
+    /// The engines of this batch, which do not change while what was read is lent (`contract`, I4).
+    _held: &'a HeldEngines<'a, E>,
+    pub(crate) context: &'a Context,
+}
+
+impl<'a, E: Engine> Beside<'a, E> {
+    #[inline(always)]
+    fn read(&self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
+        let Self { reader, guess, core, context, .. } = self;
+        debug_assert!(core.is_awake(), "B1");
+        let mut found = DeadFound::default();
+        match reader.read(key, *guess, terms, core, &context.now(), &mut found) {
+            ReadAnswer::Done(outcome) => {
+                context.note_dead_beside(found);
+                Some(outcome)
+            }
+            ReadAnswer::AskOwner => None,
+        }
+    }
+
+    /// Answers one key of a retrieval. Returns `false` if only the owner can answer it. In that
+    /// case nothing was done.
+    #[inline]
+    pub(crate) fn key(self, key: &Key<'_>, terms: ReadTerms, sink: &mut impl ReplySink) -> bool {
+        let ReadTerms { reply, ttl } = terms;
+        if reply.form.is_lease() {
+            return self.lease(key, reply, sink);
+        }
+        let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
+        let Some(Outcome { verdict, value }) = self.read(key, &get_terms) else { return false };
+        let counters = &self.context.counters;
+        counters.requests.add(1);
+        counters.reads_beside.add(1);
+        counters.note_get(ttl.is_some(), &verdict);
+        if self.context.samples() {
+            let (touches, bytes) = (ttl.is_some(), value.bytes());
+            self.context.sample_read(key.bytes(), touches, &verdict, bytes, sink);
+        }
+        let pinned = format::answer_key(sink, key, reply, &verdict, value);
+        assert!(pinned.is_none(), "a value that is read beside its owner is lent");
+        true
+    }
+
+    /// Answers one key of `lease-get`, if the client gets no lease. Returns `false` if only the
+    /// owner can answer it. In that case nothing was done.
+    #[cold]
+    #[inline(never)]
+    fn lease(self, key: &Key<'_>, reply: KeyReply, sink: &mut impl ReplySink) -> bool {
+        debug_assert!(reply.form.is_lease(), "a key of `lease-get`");
+        let terms = lease_terms(sink.value_bytes_max());
+        let Some(Outcome { verdict, value }) = self.read(key, &terms) else { return false };
+        let counters = &self.context.counters;
+        counters.requests.add(1);
+        counters.reads_beside.add(1);
+        counters.note_get(false, &verdict);
+        if self.context.samples() {
+            self.context.sample_read(key.bytes(), false, &verdict, value.bytes(), sink);
+        }
+        let pinned = format::answer_lease(sink, key, reply, &verdict, value);
+        assert!(pinned.is_none(), "a value that is read beside its owner is lent");
+        true
+    }
+
+    /// Answers a request of one key, if it is a read. Returns `false` if only the owner can answer
+    /// it. In that case nothing was done.
+    #[inline]
+    pub(crate) fn request(
+        self,
+        request: &Request<'_>,
+        key: Key<'_>,
+        sink: &mut impl ReplySink,
+    ) -> bool {
+        let operation = request.operation(key, sink.value_bytes_max());
+        let Verb::Get(terms) = &operation.verb else { return false };
+        let Some(Outcome { verdict, value }) = self.read(&key, terms) else { return false };
+        let counters = &self.context.counters;
+        counters.requests.add(1);
+        counters.reads_beside.add(1);
+        counters.note(&operation.verb, &verdict, request.is_meta());
+        if self.context.samples() {
+            let logged = Logged {
+                operation: &operation,
+                verdict: &verdict,
+                value_bytes: value.bytes(),
+                before: ItemBefore::default(),
+                is_meta: request.is_meta(),
+                descriptor: 0,
+            };
+            self.context.sample_operation(logged, sink);
+        }
+        let pinned = request.answer(sink, &verdict, value);
+        assert!(pinned.is_none(), "a value that is read beside its owner is lent");
+        true
+    }
+}

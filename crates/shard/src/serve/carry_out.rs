@@ -1,0 +1,244 @@
+//! Carrying out staged requests: a request is executed beside its owner, or under the lock of its
+//! owner, or parked; or its connection is rewound to it.
+//!
+//! Upstream:   `serve` runs a batch.
+//! Downstream: `beside` for reads of other shards' keys, `apply` under the lock of an engine,
+//!             `records` for requests that must be parked.
+//!
+//! The invariants that are cited here are those of `serve`.
+
+use kachel_engine::{Block, Engine, Ticket};
+use kachel_net::{ClientIndex, Waiting};
+use kachel_stdx::Work as Record;
+
+use crate::clients::Clients;
+use crate::connections::memory::widen;
+use crate::context::Context;
+use crate::cores::work::REQUEST_BYTES;
+use crate::request::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
+use crate::request::batch::{Batch, Line, Ready, Staged, Work};
+use crate::serve::beside::{Core, GuessOf};
+use crate::waiting::engines::HeldEngines;
+use crate::waiting::parked::{Ask, Parked};
+use crate::waiting::records::{NoRecord, Outgoing, Records};
+
+/// The parts of a shard that carrying out a request needs.
+pub(crate) struct CarryingOut<'a, E: Engine> {
+    pub(crate) context: &'a Context,
+    pub(crate) clients: &'a mut Clients<E::Pinned>,
+    pub(crate) records: &'a mut Records<E>,
+    pub(crate) core: &'a mut Core,
+}
+
+/// Why a staged request cannot be carried out now.
+enum Blocked {
+    /// The connection has had its turn in this tick.
+    Turn,
+    /// The client does not read its replies.
+    Reader,
+    /// There is no record in which it could be parked.
+    Record(NoRecord),
+}
+
+impl<E: Engine> CarryingOut<'_, E> {
+    /// Executes one staged request, or parks it. If neither is possible now, rewinds the connection
+    /// to it (I2, I3).
+    pub(crate) fn carry_out(
+        &mut self,
+        held: &mut HeldEngines<'_, E>,
+        ready: &mut Ready,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+        guess: Option<GuessOf<E>>,
+    ) {
+        let connection = ready.connection;
+        if ready.is_worked_out() {
+            return self.rewind(ready, staged, Blocked::Turn); // work, W1
+        }
+        let Some(open) = self.clients.connections.get_mut(connection) else { return };
+        debug_assert!(!ready.ended, "I2: nothing behind a request that waits is carried out");
+        let kept_bytes = ready.kept_bytes(staged.start);
+        let awaits = open.outbox().awaits_answers();
+        let is_full = open.outbox().is_full(kept_bytes)
+            && !widen(self.context, held, self.clients, connection, kept_bytes);
+        let done = if is_full {
+            Err(Blocked::Reader)
+        } else {
+            ready.work_bytes += REQUEST_BYTES;
+            let done = self.execute_or_park(held, ready, batch, staged, guess, awaits);
+            done.map_err(Blocked::Record)
+        };
+        if let Err(blocked) = done {
+            self.rewind(ready, staged, blocked);
+        }
+    }
+
+    /// Rewinds a connection to a staged request that cannot be carried out now, and pauses it (I2).
+    #[cold]
+    fn rewind(&mut self, ready: &mut Ready, staged: &Staged<'_>, blocked: Blocked) {
+        debug_assert!(!ready.ended, "it is rewound once");
+        let connection = ready.connection;
+        (ready.ended, ready.offset) = (true, staged.start);
+        let Self { context, clients, records, .. } = self;
+        match blocked {
+            Blocked::Turn => clients.pause(context, connection, Waiting::Turn),
+            Blocked::Reader => clients.pause(context, connection, Waiting::Reader),
+            Blocked::Record(none) => clients.pause_for_record(context, records, connection, none),
+        }
+        if let Work::Key { from_here, .. } = staged.work {
+            clients.with(connection, |open| open.input_mut().set_resume(from_here));
+        }
+    }
+
+    /// Executes a request beside its owner or under the lock of its owner. If neither is possible,
+    /// parks it. Adds the work of the engine to that of the turn.
+    ///
+    /// Errors: there is no record to park it, and nothing was done.
+    #[inline]
+    fn execute_or_park(
+        &mut self,
+        held: &mut HeldEngines<'_, E>,
+        ready: &mut Ready,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+        guess: Option<GuessOf<E>>,
+        awaits: bool,
+    ) -> Result<(), NoRecord> {
+        let connection = ready.connection;
+        let is_own = staged.owner == self.context.id;
+        if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
+            return Ok(()); // beside, B2
+        }
+        // A request that an engine may delay always has a record.
+        if !E::DELAYS
+            && let Some(entered) = held.get(staged.owner)
+            && (!awaits || entered.is_clear())
+        {
+            debug_assert!(!entered.is_worked_out(), "work, W2");
+            let applied = self.apply(entered, connection, batch, staged);
+            let work_bytes = entered.note_work();
+            match applied {
+                Ok(()) => self.context.counters.writes_beside.add(u64::from(!is_own)),
+                Err(ticket) => self.park(held, connection, batch, staged, Some(ticket))?,
+            }
+            if work_bytes > 0 {
+                ready.work_bytes += work_bytes;
+                held.release_worked_out(staged.owner);
+            }
+            return Ok(());
+        }
+        let may_read = !E::DELAYS && is_own && !awaits && !held.has(staged.owner);
+        if may_read {
+            // The batch may have begun with this engine, and so with a core that is no reader. The
+            // engine was released since (work, W2), and another core has taken it.
+            self.core.wake(); // beside, B1
+            if self.read_beside(held, connection, batch, staged, guess) {
+                return Ok(());
+            }
+        }
+        self.park(held, connection, batch, staged, None)
+    }
+
+    /// Parks a request (I4). If the engine has delayed it, there is a ticket, and this core holds
+    /// the engine.
+    ///
+    /// Errors: there is no record, and nothing was done.
+    #[cold]
+    fn park(
+        &mut self,
+        held: &mut HeldEngines<'_, E>,
+        connection: ClientIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+        ticket: Option<Ticket>,
+    ) -> Result<(), NoRecord> {
+        debug_assert!(staged.owner < self.context.shards(), "a shard of this process");
+        let Some(mut work) = self.record(connection, batch, staged)? else { return Ok(()) };
+        work.ticket = ticket;
+        held.park(work);
+        Ok(())
+    }
+
+    /// Applies a request to an engine that this core holds.
+    ///
+    /// Errors: room for the item is on its way, and nothing was done.
+    #[inline]
+    fn apply(
+        &mut self,
+        engine: &mut E,
+        connection: ClientIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+    ) -> Result<(), Ticket> {
+        let key = batch.key(staged);
+        let Some(mut sink) = self.clients.answering(connection) else { return Ok(()) };
+        let applier = Applier { engine, context: self.context };
+        let applied = match &staged.work {
+            Work::Key { from_here, last } => {
+                applier.key(key, ReadTerms::of(from_here, *last), None, &mut sink)
+            }
+            Work::Line(place) => {
+                let Line { request, block, .. } = batch.line(*place);
+                applier.request(request, key, &mut Block::Bytes(block), None, &mut sink)
+            }
+        };
+        if let Some(value) = applied.at_once()? {
+            sink.value(value);
+        }
+        Ok(())
+    }
+
+    /// Answers a read beside the owner of its key. Returns `false` if that is not possible.
+    #[inline]
+    fn read_beside(
+        &mut self,
+        held: &HeldEngines<'_, E>,
+        connection: ClientIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+        guess: Option<GuessOf<E>>,
+    ) -> bool {
+        if !staged.is_read {
+            return false;
+        }
+        let Self { context, clients, core, .. } = self;
+        let Some(beside) = core.beside(held, context, staged.owner, guess) else { return false };
+        let Some(mut sink) = clients.answering(connection) else { return true };
+        let key = batch.key(staged);
+        match &staged.work {
+            Work::Key { from_here, last } => {
+                beside.key(&key, ReadTerms::of(from_here, *last), &mut sink)
+            }
+            Work::Line(place) => beside.request(&batch.line(*place).request, key, &mut sink),
+        }
+    }
+
+    /// A record of a staged request, or `None` if its client is gone.
+    ///
+    /// Errors: there is no record now, and nothing was done.
+    fn record(
+        &mut self,
+        connection: ClientIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+    ) -> Result<Option<Record<Parked<E>>>, NoRecord> {
+        let Self { context, clients, records, .. } = self;
+        let Some(open) = clients.connections.get(connection) else { return Ok(None) };
+        let value_bytes = open.outbox().value_room_bytes();
+        let key = batch.key(staged);
+        let (ask, text, room) = match &staged.work {
+            Work::Key { from_here, last } => {
+                let text = key.bytes();
+                (Ask::Key(ReadTerms::of(from_here, *last)), text, room_for_key(text, value_bytes))
+            }
+            Work::Line(place) => {
+                let Line { request, text, .. } = batch.line(*place);
+                (Ask::Line, *text, room_for_answer(request, value_bytes))
+            }
+        };
+        debug_assert!(!text.is_empty(), "a request that is parked has a text");
+        let reads_value = staged.reads_value;
+        let outgoing = Outgoing { ask, text, key: Some(key), reads_value, room };
+        records.prepare(context, clients, connection, staged.owner, outgoing).map(Some)
+    }
+}

@@ -1,0 +1,12 @@
+//! Requests are parsed, staged, routed to an engine and carried out.
+//!
+//! Upstream:   `tick`, with the connections that have input.
+//! Downstream: `admin` for requests without a key, `large` for large values, `waiting` for requests
+//!             that this core does not execute now, `request` for the others.
+
+pub(crate) mod serving;
+pub(crate) mod carry_out;
+pub(crate) mod copying;
+pub(crate) mod sasl;
+pub(crate) mod login;
+pub(crate) mod beside;

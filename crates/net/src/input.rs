@@ -69,6 +69,12 @@ impl Input {
         self.tail.is_empty()
     }
 
+    /// Bytes that are kept.
+    #[inline]
+    pub fn byte_count(&self) -> usize {
+        self.tail.len()
+    }
+
     /// Bytes of memory of the tail.
     #[inline]
     pub fn memory_bytes(&self) -> usize {

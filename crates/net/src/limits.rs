@@ -18,6 +18,9 @@ pub const BEGUN_BYTES_MAX: usize = OWED_BYTES_MAX - STATE_BYTES - SEND_BLOCK_BYT
 /// can bring, and one line. Longer input is charged to `-m` (`Input::chargeable_bytes`), so that a
 /// client never waits because of its own input.
 pub const KEPT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES + 2 * 1024;
+/// A connection that waits for its turn stops receiving when the memory of its kept input has this
+/// many bytes: as much as one poll brings.
+pub(crate) const TURN_INPUT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES;
 /// The own share of a connection: bytes of input that it may keep, and bytes of replies that it may
 /// owe, without a charge to `-m`.
 pub const OWN_BYTES_PER_CONNECTION: usize = 32 * 1024;

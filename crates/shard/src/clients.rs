@@ -21,6 +21,7 @@ use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryRefusal, Reply, Sink};
 
 use crate::cores::refreshes::Refreshing;
+use crate::cores::run_queue::RunQueue;
 use crate::observe::watchers::WatcherId;
 use crate::request::reply::{LargeValue, ToClient};
 
@@ -37,6 +38,8 @@ pub(crate) struct Clients<P> {
     pub(crate) dirty: Vec<ConnectionIndex>,
     /// Paused connections whose cause to wait has ended (I1).
     pub(crate) resumable: Vec<ClientIndex>,
+    /// Clients with input that wait for their turn.
+    pub(crate) run_queue: RunQueue,
     /// Connections that wait for the turn of a login (`turns`, T1).
     pub(crate) login_turns: LoginTurns,
     /// The exchanges that are under way (`datagrams`, I2).
@@ -94,6 +97,7 @@ impl<P: ReadValue> Clients<P> {
             blocks: BlockPool::new(),
             dirty: Vec::with_capacity(LISTED_AT_FIRST),
             resumable: Vec::with_capacity(LISTED_AT_FIRST),
+            run_queue: RunQueue::new(),
             login_turns: LoginTurns::default(),
             exchanges: Vec::new(),
             watching: Vec::new(),

@@ -40,7 +40,7 @@ pub use cores::process::{
     UdpOptions,
 };
 pub use cores::refreshes::Certificates;
-pub use cores::work::{HOLD_BYTES_MAX, TURN_BYTES_MAX};
+pub use cores::work::{HOLD_BYTES_MAX, TICK_BYTES_MAX, TURN_BYTES_MAX};
 pub use kachel_stdx::Counter;
 pub use listings::listing::LISTING_BYTES_PER_CORE_MAX;
 pub use observe::by_class::{ByClass, ClassCounters};

@@ -256,6 +256,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
             || self.left == Left::Requests
             || !self.clients.dirty.is_empty()
             || !self.clients.resumable.is_empty()
+            || !self.clients.run_queue.is_empty()
             || self.records.may_resume()
             || self.acceptor.is_busy()
             || self.late.is_busy()
@@ -450,8 +451,10 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
 
     /// Serves the input of the ready connections, then keeps the input that cannot be served yet.
     fn serve(&mut self) {
+        let sweep = self.late.sweep();
+        self.arrivals.take_turns(&self.context, &mut self.clients, sweep);
         self.arrivals.take_tails(&mut self.clients);
-        let (ready, inputs) = self.arrivals.inputs(&self.io);
+        let (ready, turns_from, inputs) = self.arrivals.inputs(&self.io);
         let mut serving = Serving {
             context: &self.context,
             engines: &self.engines,
@@ -461,10 +464,9 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
             listings: &mut self.listings,
             core: &mut self.core,
             io_kind: self.io.kind(),
-            sweep: self.late.sweep(),
+            sweep,
         };
-        serving.serve_all(ready, &inputs, &mut self.decoded_keys);
-        let sweep = self.late.sweep();
+        serving.serve_all(ready, turns_from, &inputs, &mut self.decoded_keys);
         let (io, arrivals, mut values) = self.values();
         arrivals.keep_rests(io, &mut values, sweep);
     }

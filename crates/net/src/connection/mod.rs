@@ -4,11 +4,13 @@
 //! Downstream: [`Input`], [`Outbox`].
 //!
 //! ```text
-//!          pause(Reader | Listing | Answers | Turn)        resume, once may_resume
+//!          pause(Reader | Listing | Answers)               resume, once may_resume
 //! Nothing -----------------------------------> Reader, ... --------------------------> Nothing
 //!    |                                            ^
 //!    |   pause(Record)                             | note_record
 //!    +-----------------------------------> Record -+
+//!    |   pause(Turn)                               | note_turn
+//!    +-----------------------------------> Turn ---+
 //!    |   wait_with_login                           | note_login_turn
 //!    +-----------------------------------> Login --+
 //!
@@ -20,7 +22,8 @@
 //! Invariants:
 //! - I1  A connection is *paused* while it waits for something. Its requests are served only while
 //!   it is not paused ([`Waiting::Nothing`]). When it is paused, `io` is told to stop receiving;
-//!   bytes that still arrive are added to the tail.
+//!   bytes that still arrive are added to the tail. A connection that waits for its turn receives
+//!   until it keeps `TURN_INPUT_BYTES_MAX`: its wait is short, and to stop costs more than to wait.
 //! - I2  A connection that waits for a record is in the list of those that do. Only that list ends
 //!   the wait.
 //! - I3  A connection is in each list of its shard (dirty, resumable, ready) at most once. Its mark
@@ -37,6 +40,7 @@ use kachel_io::{Peer, SocketId};
 use crate::attempts::LoginTurn;
 use crate::endpoint::{ClientProtocol, EndpointIndex};
 use crate::input::Input;
+use crate::limits::TURN_INPUT_BYTES_MAX;
 use crate::login::{Login, LoginOwed};
 use crate::outbox::Outbox;
 use crate::sasl::Exchange;
@@ -83,7 +87,8 @@ pub enum Waiting {
     Record,
     /// The login must not be checked before its turn comes.
     Login,
-    /// The connection has reached its limit of requests for this tick (`-R`), so others come first.
+    /// The core must first serve others: the connection has had its turn in this tick, or the core
+    /// has done enough in it.
     Turn,
 }
 
@@ -393,6 +398,19 @@ impl Connection {
         matches!(self.waiting, Waiting::Record)
     }
 
+    /// Whether the connection waits for its turn.
+    #[inline]
+    pub const fn awaits_turn(&self) -> bool {
+        matches!(self.waiting, Waiting::Turn)
+    }
+
+    /// Notes that the turn of a connection that waits for it has come. The connection is still
+    /// paused, but as [`Waiting::Reader`]: it may be resumed at once unless it is full.
+    pub fn note_turn(&mut self) {
+        assert!(self.awaits_turn(), "its turn comes because it waits");
+        self.waiting = Waiting::Reader;
+    }
+
     /// Notes that there are records again. The connection is still paused, but as
     /// [`Waiting::Reader`]: it may be resumed at once unless it is full.
     ///
@@ -421,12 +439,12 @@ impl Connection {
     }
 
     /// Whether a paused connection may be resumed: its wait is over, and it is not full. The wait
-    /// for a record is over only after [`Self::note_record`], that of a login after
-    /// [`Self::note_login_turn`].
+    /// for a record is over only after [`Self::note_record`], that for a turn after
+    /// [`Self::note_turn`], that of a login after [`Self::note_login_turn`].
     pub fn may_resume(&self) -> bool {
         let is_over = match self.waiting {
-            Waiting::Nothing | Waiting::Record | Waiting::Login => false,
-            Waiting::Reader | Waiting::Listing | Waiting::Turn => !self.listing,
+            Waiting::Nothing | Waiting::Record | Waiting::Turn | Waiting::Login => false,
+            Waiting::Reader | Waiting::Listing => !self.listing,
             Waiting::Answers => !self.listing && !self.outbox.awaits_answers(),
         };
         is_over && !self.is_full()
@@ -445,11 +463,13 @@ impl Connection {
         self.outbox.is_full(self.input.memory_bytes())
     }
 
-    /// Stops receiving if the connection is paused; otherwise, receives again. Returns what the
-    /// caller must tell `io`: `Some(true)` to stop, `Some(false)` to receive, `None` for no change.
+    /// Stops receiving if the connection is paused (I1); otherwise, receives again. Returns what
+    /// the caller must tell `io`: `Some(true)` to stop, `Some(false)` to receive, `None` for no
+    /// change.
     #[inline]
     pub fn set_receiving(&mut self) -> Option<bool> {
-        let stop = self.is_paused();
+        let keeps_little = self.input.memory_bytes() < TURN_INPUT_BYTES_MAX;
+        let stop = self.is_paused() && !(self.awaits_turn() && keeps_little);
         let changes = stop != std::mem::replace(&mut self.receiving_stopped, stop);
         // Only `io`'s sockets can be told.
         (changes && self.socket != SocketId::NONE).then_some(stop)

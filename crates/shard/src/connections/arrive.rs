@@ -10,12 +10,13 @@
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::{Io, Lent, SocketId};
-use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX, add_to_tail};
+use kachel_net::{Connection, ConnectionIndex, KEPT_BYTES_MAX, add_to_tail};
 use kachel_stdx::Landing;
 
 use crate::clients::Clients;
 use crate::connections::memory::charge_input;
 use crate::context::Context;
+use crate::cores::work::{expected_bytes, tick_budget_bytes};
 use crate::large::upload::Values;
 use crate::request::batch::Ready;
 use crate::waiting::engines::HeldEngines;
@@ -35,6 +36,8 @@ const READY_AT_FIRST: usize = 1024;
 pub(crate) struct Arrivals {
     /// The connections to serve (I1).
     pub(crate) ready: Vec<Ready>,
+    /// The ready connections from this position on were taken off the run queue.
+    turns_from: usize,
     /// Tails of the ready connections, while they are served.
     taken: Vec<Vec<u8>>,
     spare_tails: Vec<Vec<u8>>,
@@ -66,6 +69,7 @@ impl Arrivals {
     pub(crate) fn new() -> Self {
         Self {
             ready: Vec::with_capacity(READY_AT_FIRST),
+            turns_from: 0,
             taken: Vec::with_capacity(KEPT_TAILS_MAX),
             spare_tails: Vec::with_capacity(KEPT_TAILS_MAX),
         }
@@ -74,7 +78,7 @@ impl Arrivals {
     /// Takes received bytes: makes the connection ready, or adds the bytes to its tail.
     pub(crate) fn received<P: ReadValue>(
         &mut self,
-        io: &impl Io,
+        io: &mut impl Io,
         context: &Context,
         clients: &mut Clients<P>,
         socket: SocketId,
@@ -101,6 +105,8 @@ impl Arrivals {
         }
         if open.ready().is_none() && !open.is_paused() {
             open.set_ready(Ready::add(&mut self.ready, connection, None));
+        } else {
+            set_receiving(io, open);
         }
     }
 
@@ -160,6 +166,32 @@ impl Arrivals {
         clients.resumable = resumable;
     }
 
+    /// Makes the clients at the front of the run queue ready, as many as the tick is expected to
+    /// have time for (`work`, W1).
+    pub(crate) fn take_turns<P: ReadValue>(
+        &mut self,
+        context: &Context,
+        clients: &mut Clients<P>,
+        sweep: u32,
+    ) {
+        self.turns_from = self.ready.len();
+        let budget_bytes = tick_budget_bytes(self.ready.len() + clients.run_queue.len());
+        let mut expected = 0;
+        while expected < budget_bytes
+            && let Some(client) = clients.run_queue.pop()
+        {
+            let open = clients.connections.get_mut(client).expect("run_queue, Q1");
+            context.counters.resumptions.add(1);
+            open.note_turn();
+            if open.may_resume() {
+                let input_bytes = open.input().byte_count();
+                expected += expected_bytes(input_bytes, context.shared.options.requests_per_tick);
+                open.resume(sweep);
+                open.set_ready(Ready::add(&mut self.ready, client, None));
+            }
+        }
+    }
+
     /// Makes a connection ready whose value is whole, so that the value is stored in this tick
     /// (`upload`, I4). It may have no input.
     fn serve_whole_value<P: ReadValue>(
@@ -202,9 +234,13 @@ impl Arrivals {
         }
     }
 
-    /// The ready connections, and their input.
-    pub(crate) fn inputs<'b, I: Io>(&'b mut self, io: &'b I) -> (&'b mut [Ready], Inputs<'b, I>) {
-        (&mut self.ready, Inputs { io, taken: &self.taken })
+    /// The ready connections, the position from which on they come off the run queue, and their
+    /// input.
+    pub(crate) fn inputs<'b, I: Io>(
+        &'b mut self,
+        io: &'b I,
+    ) -> (&'b mut [Ready], usize, Inputs<'b, I>) {
+        (&mut self.ready, self.turns_from, Inputs { io, taken: &self.taken })
     }
 
     /// Keeps the input that was not served (I2).
@@ -276,11 +312,7 @@ impl Arrivals {
         if rest_bytes > 0 || in_block {
             open.input_mut().note_waiting(sweep);
         }
-        match open.set_receiving() {
-            Some(true) => io.pause(open.socket()),
-            Some(false) => io.resume(open.socket()),
-            None => {}
-        }
+        set_receiving(io, open);
         let (finished, uploading) = (open.is_finished(), open.is_uploading());
         if finished {
             values.clients.mark_dirty(connection);
@@ -288,6 +320,15 @@ impl Arrivals {
         if uploading && let Some(connection) = connection.connection() {
             values.offer(io, connection);
         }
+    }
+}
+
+/// Has `io` stop receiving, or receive again, if the connection must not, or may again.
+fn set_receiving(io: &mut impl Io, open: &mut Connection) {
+    match open.set_receiving() {
+        Some(true) => io.pause(open.socket()),
+        Some(false) => io.resume(open.socket()),
+        None => {}
     }
 }
 

@@ -67,8 +67,11 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             self.context.log_closed(connection, reason);
             watching::end(self.context, self.engines, self.clients, connection);
         }
-        let Clients { connections, slots, blocks, login_turns, .. } = self.clients;
+        let Clients { connections, slots, blocks, run_queue, login_turns, .. } = self.clients;
         let Some(mut closed) = connections.close(connection) else { return };
+        if closed.awaits_turn() {
+            run_queue.forget(connection);
+        }
         if closed.awaits_login_turn() {
             login_turns.forget(connection);
         }

@@ -5,6 +5,7 @@
 //! Downstream: `observe`, for the counters of all cores.
 
 pub(crate) mod work;
+pub(crate) mod run_queue;
 pub(crate) mod process;
 pub(crate) mod policy;
 pub(crate) mod crawler;

@@ -9,12 +9,11 @@
 //! do not bound work, because one request may cost a thousand times as much as another.
 //!
 //! Invariants:
-//! - W1  No request of a connection is begun in a turn whose work has reached `TURN_BYTES_MAX`. A
-//!   turn is what a tick serves of one connection. Two ready connections share a turn: no request
-//!   of them is parsed in a turn that has reached its share, so that their tick is not longer than
-//!   that of one. A connection whose turn has ended waits, and the others come first in the next
-//!   tick. An exchange has no turn: a datagram is served whole. It has at most 16 KiB, and a poll
-//!   brings eight of them.
+//! - W1  No request of a client is begun in a turn whose work has reached `TURN_BYTES_MAX`, and
+//!   none of any client in a tick whose work has reached twice its budget (`tick_budget_bytes`). A
+//!   turn is what a tick serves of one connection or exchange. A client whose turn has ended, or
+//!   has not come, joins the run queue. In a tick, new input that is short comes first, for half of
+//!   the budget; then the clients that the tick took off the run queue; then other new input.
 //! - W2  No request is begun in a hold of an engine whose work has reached `HOLD_BYTES_MAX`: the
 //!   core releases the engine, and takes it again for the next request. The requests that others
 //!   have parked have a bound of the same size for themselves.
@@ -32,24 +31,77 @@ use crate::observe::counters::Counters;
 /// A request counts as this many bytes of work, beside those of the engine: one that reads a small
 /// item takes about as long as a copy of that many bytes.
 pub(crate) const REQUEST_BYTES: u64 = 2048;
-/// The work after which the turn of a connection ends (W1): 128 small requests. With 256, and
-/// without shares, a client waited up to five times as long as with memcached beside two that
-/// pipeline GETs (`experiments/e017-neighbors`). Fewer cost a client that pipelines more polls.
+/// The work after which the turn of a client ends (W1): 128 small requests. With 256, and without
+/// a budget for the tick, a client waited up to five times as long as with memcached beside two
+/// that pipeline GETs (`experiments/e017-neighbors`). Fewer cost a client that pipelines more
+/// polls.
 pub const TURN_BYTES_MAX: u64 = 256 * 1024;
-/// The most ready connections that share a turn. To end a turn costs some microseconds, because the
-/// connection stops receiving. With shares for eight connections of depth 100, a GET cost half as
-/// much again.
-const SHARING_MAX: usize = 2;
+/// The largest budget of a tick (W1). Beside 32 clients that pipeline, memcached's threads serve
+/// about as much before they come to the next client.
+pub const TICK_BYTES_MAX: u64 = 16 * TURN_BYTES_MAX;
+/// New input that has at most this many bytes is short (W1): a request with its value, or some
+/// small requests.
+const SHORT_INPUT_BYTES_MAX: usize = 2048;
+/// The work that a byte of input is expected to cause: a small request has about 32 bytes.
+const WORK_BYTES_PER_INPUT_BYTE: u64 = REQUEST_BYTES / 32;
 /// The work after which a core releases an engine (W2). As much as a turn, so that only several
 /// connections together reach it.
 pub const HOLD_BYTES_MAX: u64 = TURN_BYTES_MAX;
 
-/// The work after which no more requests are parsed in a turn, if `ready` connections are ready
-/// (W1).
-pub(crate) fn turn_share_bytes(ready: usize) -> u64 {
-    let sharing = if ready <= SHARING_MAX { ready.max(1) } else { 1 };
-    debug_assert!((1..=SHARING_MAX).contains(&sharing), "W1");
-    TURN_BYTES_MAX / sharing as u64
+/// The work that a tick is to do for `clients` clients with input (W1): half a turn for each, but a
+/// turn at least and `TICK_BYTES_MAX` at most. So beside two clients that pipeline, a tick is not
+/// longer than beside one, and beside many it has enough requests to be worth its poll.
+pub(crate) fn tick_budget_bytes(clients: usize) -> u64 {
+    let wanted = (clients as u64).saturating_mul(TURN_BYTES_MAX / 2);
+    wanted.clamp(TURN_BYTES_MAX, TICK_BYTES_MAX)
+}
+
+/// The work that a turn with this input is expected to take, in bytes, if it has at most
+/// `turn_requests` requests.
+pub(crate) fn expected_bytes(input_bytes: usize, turn_requests: Option<u32>) -> u64 {
+    let requests_bytes =
+        turn_requests.map_or(TURN_BYTES_MAX, |most| u64::from(most) * REQUEST_BYTES);
+    let expected = input_bytes as u64 * WORK_BYTES_PER_INPUT_BYTE;
+    expected.min(requests_bytes).clamp(REQUEST_BYTES, TURN_BYTES_MAX)
+}
+
+/// The work of one tick for its clients, and its budget (W1).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TickWork {
+    budget_bytes: u64,
+    done_bytes: u64,
+}
+
+impl TickWork {
+    /// A tick in which `clients` clients have input.
+    pub(crate) fn of(clients: usize) -> Self {
+        Self { budget_bytes: tick_budget_bytes(clients), done_bytes: 0 }
+    }
+
+    /// Counts work.
+    #[inline]
+    pub(crate) const fn count(&mut self, bytes: u64) {
+        self.done_bytes += bytes;
+    }
+
+    /// Whether new input of this length comes first.
+    #[inline]
+    pub(crate) const fn is_first(&self, input_bytes: usize) -> bool {
+        input_bytes <= SHORT_INPUT_BYTES_MAX && self.done_bytes < self.budget_bytes / 2
+    }
+
+    /// Whether no more turns are begun in this tick.
+    #[inline]
+    pub(crate) const fn is_spent(&self) -> bool {
+        self.done_bytes >= self.budget_bytes
+    }
+
+    /// Whether no more requests are carried out in this tick, not even those of turns that were
+    /// begun.
+    #[inline]
+    pub(crate) const fn is_over(&self) -> bool {
+        self.done_bytes >= 2 * self.budget_bytes
+    }
 }
 
 /// The time of a hold is measured from this work on, in bytes. Most holds have less, and reading

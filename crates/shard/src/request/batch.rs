@@ -34,6 +34,8 @@ pub(crate) struct Ready {
     pub(crate) offset: usize,
     /// Whether no more of the input is served in this tick.
     pub(crate) ended: bool,
+    /// Whether `serve` has begun with it.
+    pub(crate) has_begun: bool,
     /// Whether the connection has reached its limit of requests for this tick (`-R`), and has more
     /// input.
     pub(crate) has_had_turn: bool,
@@ -58,6 +60,7 @@ impl Ready {
             input_bytes: 0,
             offset: 0,
             ended: false,
+            has_begun: false,
             has_had_turn: false,
             work_bytes: 0,
         });
@@ -67,13 +70,7 @@ impl Ready {
     /// Whether no more requests of the connection are begun in this tick (`work`, W1).
     #[inline]
     pub(crate) const fn is_worked_out(&self) -> bool {
-        self.has_worked(TURN_BYTES_MAX)
-    }
-
-    /// Whether the turn has reached `share_bytes` of work. A datagram has no turn.
-    #[inline]
-    pub(crate) const fn has_worked(&self, share_bytes: u64) -> bool {
-        self.work_bytes >= share_bytes && !self.connection.is_exchange()
+        self.work_bytes >= TURN_BYTES_MAX
     }
 
     /// The bytes of memory that the input takes if only the bytes before `offset` are served.

@@ -14,6 +14,7 @@ use kachel_stdx::Work as Record;
 use crate::clients::Clients;
 use crate::connections::memory::widen;
 use crate::context::Context;
+use crate::cores::run_queue::Join;
 use crate::cores::work::REQUEST_BYTES;
 use crate::request::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::request::batch::{Batch, Line, Ready, Staged, Work};
@@ -28,11 +29,13 @@ pub(crate) struct CarryingOut<'a, E: Engine> {
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) records: &'a mut Records<E>,
     pub(crate) core: &'a mut Core,
+    /// Whether no more requests are carried out in this tick (`work`, W1).
+    pub(crate) is_over: bool,
 }
 
 /// Why a staged request cannot be carried out now.
 enum Blocked {
-    /// The connection has had its turn in this tick.
+    /// The connection has had its turn in this tick, or the tick is over.
     Turn,
     /// The client does not read its replies.
     Reader,
@@ -52,7 +55,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         guess: Option<GuessOf<E>>,
     ) {
         let connection = ready.connection;
-        if ready.is_worked_out() {
+        if ready.is_worked_out() || self.is_over {
             return self.rewind(ready, staged, Blocked::Turn); // work, W1
         }
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
@@ -81,7 +84,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         (ready.ended, ready.offset) = (true, staged.start);
         let Self { context, clients, records, .. } = self;
         match blocked {
-            Blocked::Turn => clients.pause(context, connection, Waiting::Turn),
+            Blocked::Turn => clients.await_turn(context, connection, Join::Back),
             Blocked::Reader => clients.pause(context, connection, Waiting::Reader),
             Blocked::Record(none) => clients.pause_for_record(context, records, connection, none),
         }

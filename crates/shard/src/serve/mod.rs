@@ -4,6 +4,7 @@
 //! Downstream: `admin` for requests without a key, `large` for large values, `waiting` for requests
 //!             that this core does not execute now, `request` for the others.
 
+pub(crate) mod order;
 pub(crate) mod serving;
 pub(crate) mod carry_out;
 pub(crate) mod copying;

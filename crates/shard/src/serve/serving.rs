@@ -21,7 +21,6 @@
 //!   other shards may be executed before it.
 
 use kachel_engine::{Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses};
-use kachel_io::Io;
 use kachel_net::{
     ClientIndex, ClientProtocol, CloseReason, Connection, ConnectionIndex, ExchangeIndex, Resume,
     Waiting,
@@ -33,11 +32,11 @@ use kachel_wire::{Parsed, Reply, parse_binary, parse_text};
 
 use crate::admin::commands::{Administration, Awaits};
 use crate::clients::Clients;
-use crate::connections::arrive::Inputs;
 use crate::connections::datagrams::refuse_incomplete;
 use crate::connections::memory::widen;
 use crate::context::Context;
-use crate::cores::work::{REQUEST_BYTES, turn_share_bytes};
+use crate::cores::run_queue::Join;
+use crate::cores::work::{REQUEST_BYTES, TickWork};
 use crate::large::upload::{Uploads, Values, fits};
 use crate::listings::listing::Listings;
 use crate::request::batch::{Batch, KeyPlace, Line, Ready, Staged, Work, offset_in};
@@ -63,72 +62,36 @@ pub(crate) struct Serving<'a, E: Engine> {
     pub(crate) sweep: u32,
 }
 
-impl<E: Engine> Serving<'_, E> {
-    /// Serves all ready connections. `decoded` lends its memory for keys that come in base64.
-    pub(crate) fn serve_all<'b, I: Io>(
-        &mut self,
-        ready: &mut [Ready],
-        inputs: &Inputs<'b, I>,
-        decoded: &mut Vec<u8>,
-    ) {
-        let batch = Batch::new(std::mem::take(decoded));
-        let protocol = ClientProtocol::Negotiated;
-        let (turn_requests, begun) = (self.context.shared.options.requests_per_tick, Begun::NONE);
-        let share_bytes = turn_share_bytes(ready.len());
-        let mut turn = Turn {
-            on: self,
-            ready,
-            batch,
-            has_only_staged: false,
-            protocol,
-            turn_requests,
-            share_bytes,
-            begun,
-        };
-        for index in 0..turn.ready.len() {
-            let input = inputs.of(&turn.ready[index]);
-            turn.connection(index, input);
-        }
-        turn.run();
-        if turn_requests.is_some() {
-            turn.end_turns();
-        }
-        debug_assert!(turn.batch.is_empty(), "I3: all that was staged is carried out");
-        *decoded = turn.batch.into_decoded();
-        self.core.sleep(); // What others retire from here on does not wait for this core.
-    }
-}
-
 /// The state of serving within one tick.
-struct Turn<'a, 's, 'b, E: Engine> {
-    on: &'a mut Serving<'s, E>,
-    ready: &'a mut [Ready],
-    batch: Batch<'b>,
+pub(super) struct Turn<'a, 's, 'b, E: Engine> {
+    pub(super) on: &'a mut Serving<'s, E>,
+    pub(super) ready: &'a mut [Ready],
+    pub(super) batch: Batch<'b>,
     /// Whether requests were staged, and nothing else was done, since the connection was prepared
     /// for a request. Then it need not be prepared again for the next one.
-    has_only_staged: bool,
+    pub(super) has_only_staged: bool,
     /// The protocol of the connection, once it was prepared for a request.
-    protocol: ClientProtocol,
+    pub(super) protocol: ClientProtocol,
     /// The most requests of one connection in one tick (`-R`). If there is such a number, the
     /// connection is prepared for each of its requests, which counts them.
-    turn_requests: Option<u32>,
-    /// The work after which no more requests of a connection are parsed in this tick (`work`, W1).
-    share_bytes: u64,
+    pub(super) turn_requests: Option<u32>,
+    /// The work of this tick (`work`, W1).
+    pub(super) tick: TickWork,
     /// The requests of the connection that were begun, if they are counted.
-    begun: Begun,
+    pub(super) begun: Begun,
 }
 
 /// The requests of one connection that were begun in this tick.
 #[derive(Clone, Copy)]
-struct Begun {
-    count: u32,
+pub(super) struct Begun {
+    pub(super) count: u32,
     /// Where the last one starts in the input. A request that had to wait for the batch is begun
     /// again there.
-    last_start: usize,
+    pub(super) last_start: usize,
 }
 
 impl Begun {
-    const NONE: Self = Self { count: 0, last_start: usize::MAX };
+    pub(super) const NONE: Self = Self { count: 0, last_start: usize::MAX };
 }
 
 /// The next step of serving a connection.
@@ -144,9 +107,10 @@ enum Next {
 impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Serves one connection until its input is used up, its next request is incomplete, or the
     /// connection must wait.
-    fn connection(&mut self, index: usize, input: &'b [u8]) {
+    pub(super) fn connection(&mut self, index: usize, input: &'b [u8]) {
         debug_assert!(self.ready[index].offset == 0, "a connection is served once a tick");
         self.ready[index].input_bytes = input.len();
+        self.ready[index].has_begun = true;
         self.has_only_staged = false;
         self.begun = Begun::NONE;
         let connection = self.ready[index].connection;
@@ -158,6 +122,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             self.prepare(index, connection, input); // upload, I4
             return;
         }
+        let mut is_turn = false;
         loop {
             if self.batch.is_full() {
                 self.run();
@@ -170,13 +135,16 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             let mut scanned = 0;
             if !self.has_only_staged {
                 match self.prepare(index, connection, rest) {
-                    Next::Request { .. } if self.ready[index].has_worked(self.share_bytes) => {
+                    Next::Request { .. }
+                        if self.ready[index].is_worked_out()
+                            || !is_turn && self.tick.is_spent() =>
+                    {
                         if self.settled() {
-                            return self.wait(index, Waiting::Turn); // work, W1
+                            return self.queue(index, Join::Back); // work, W1
                         }
                         continue;
                     }
-                    Next::Request { scanned_bytes } => scanned = scanned_bytes,
+                    Next::Request { scanned_bytes } => (is_turn, scanned) = (true, scanned_bytes),
                     Next::Again => continue,
                     Next::Later => return,
                 }
@@ -184,20 +152,6 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             }
             if !self.request(index, connection, rest, scanned) {
                 return;
-            }
-        }
-    }
-
-    /// Pauses the connections that have reached their limit of requests for this tick. The others
-    /// come first in the next tick. The batch does not end with such a connection, so that requests
-    /// of several connections still run together.
-    #[cold]
-    fn end_turns(&mut self) {
-        debug_assert!(self.batch.is_empty(), "I3");
-        for index in 0..self.ready.len() {
-            let Ready { has_had_turn, ended, .. } = self.ready[index];
-            if has_had_turn && !ended {
-                self.wait(index, Waiting::Turn);
             }
         }
     }
@@ -250,23 +204,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.protocol = open.settle_protocol(rest[0]);
         let scanned_bytes = if offset == 0 { open.input().scanned_bytes() } else { 0 };
         if let Some(turn_requests) = self.turn_requests
-            && !connection.is_exchange()
             && !self.begin(offset, turn_requests)
         {
             self.ready[index].has_had_turn = true;
             return Next::Later;
         }
         Next::Request { scanned_bytes }
-    }
-
-    /// Counts the request that starts at `offset`. Returns `false` if the connection has had its
-    /// turn of `turn_requests`.
-    #[cold]
-    fn begin(&mut self, offset: usize, turn_requests: u32) -> bool {
-        debug_assert!(turn_requests > 0, "each connection has a turn");
-        let is_new = std::mem::replace(&mut self.begun.last_start, offset) != offset;
-        self.begun.count += u32::from(is_new);
-        self.begun.count <= turn_requests
     }
 
     /// Serves one command of a client that logs in.
@@ -390,7 +333,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         refused: &Parsed<'_>,
     ) -> bool {
         debug_assert!(self.batch.is_empty(), "I1");
-        self.ready[index].work_bytes += REQUEST_BYTES;
+        self.count_unstaged(index);
         match refused {
             Parsed::Refused { refusal, line_bytes } => {
                 self.advance(index, *line_bytes);
@@ -432,7 +375,13 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Advances behind a request that was executed without being staged, and counts its work.
     fn advance_unstaged(&mut self, index: usize, bytes: usize) {
         self.advance(index, bytes);
+        self.count_unstaged(index);
+    }
+
+    /// Counts the work of a request that is not staged.
+    fn count_unstaged(&mut self, index: usize) {
         self.ready[index].work_bytes += REQUEST_BYTES;
+        self.tick.count(REQUEST_BYTES);
     }
 
     /// Pauses a connection. The rest of its input is served in a later tick.
@@ -578,7 +527,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     /// Runs the batch: carries out the staged requests in order, and empties the batch.
-    fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         let on = &mut *self.on;
         if self.batch.is_empty() {
             return;
@@ -605,7 +554,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             false => ReadGuesses::NONE,
         };
         let Serving { context, clients, records, core, .. } = on;
-        let mut carrying_out = CarryingOut { context, clients, records, core };
+        let mut carrying_out = CarryingOut { context, clients, records, core, is_over: false };
         for (place, staged) in self.batch.iter().enumerate() {
             let ready = &mut self.ready[staged.ready as usize];
             debug_assert!(
@@ -613,7 +562,10 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 "I2: rewound to the first request that waits"
             );
             if !ready.ended {
+                let before = ready.work_bytes;
+                carrying_out.is_over = self.tick.is_over();
                 carrying_out.carry_out(&mut held, ready, &self.batch, staged, guesses.at(place));
+                self.tick.count(ready.work_bytes - before);
             }
         }
         if !readers.is_empty() {

@@ -7,6 +7,7 @@
 //! | what waits | for | is woken by |
 //! |---|---|---|
 //! | a connection | its client to read its replies, or a record | `pause`, `records` |
+//! | a client whose turn is over | the clients before it in the run queue | `connections/arrive` |
 //! | a login | its turn | `turns` |
 //! | a request for an engine that another core holds | the holder | `engines`, `mailboxes` |
 //! | a request that its engine delays | the engine | `backlog` |

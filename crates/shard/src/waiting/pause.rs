@@ -1,21 +1,22 @@
 //! Pauses connections, and lists those that may be resumed.
 //!
-//! Upstream:   `serve`, `carry_out` and `upload`, when a client does not read its replies or there
-//!             is no record; `send`, when a block was sent or
-//!             replies were settled; `records`, when there are records again.
+//! Upstream:   `serve`, `carry_out` and `upload`, when a client does not read its replies, has had
+//!             its turn, or there is no record; `send`, when a block was sent or replies were
+//!             settled; `records`, when there are records again.
 //! Downstream: `arrive` resumes the listed connections.
 //!
 //! Invariants:
 //! - I1  A paused connection that need not wait any more is dirty or resumable, or in the list of
-//!   `records`. `turns` ends the wait of a login. The cause of any other pause ends
-//!   only when a block was sent or replies were settled, and `send` checks the connection after
-//!   both. So no tick checks all paused connections.
+//!   `records`. `arrive` ends the wait for a turn, `turns` that of a login. The cause of any other
+//!   pause ends only when a block was sent or replies were settled, and `send` checks the
+//!   connection after both. So no tick checks all paused connections.
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_net::{ClientIndex, Connection, Waiting};
 
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::cores::run_queue::Join;
 use crate::waiting::records::{NoRecord, Records};
 
 impl<P: ReadValue> Clients<P> {
@@ -36,6 +37,15 @@ impl<P: ReadValue> Clients<P> {
             // (I1).
             self.mark_dirty(connection);
         }
+    }
+
+    /// Pauses a client until its turn comes (`run_queue`). Its next request waits.
+    pub(crate) fn await_turn(&mut self, context: &Context, client: ClientIndex, join: Join) {
+        let Some(open) = self.connections.get_mut(client) else { return };
+        let begins = open.pause(Waiting::Turn);
+        debug_assert!(begins, "run_queue, Q1: a client that is served does not wait");
+        context.counters.conn_yields.add(1);
+        self.run_queue.push(client, join);
     }
 
     /// Lists a paused connection as resumable if the cause of its pause has ended (I1).

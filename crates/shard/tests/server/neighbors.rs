@@ -1,14 +1,23 @@
 //! Neighbors: a client beside one that makes the server work as much as it can is answered at once,
 //! because the work of each turn and of each hold of an engine is bounded.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use kachel_io::FarEnd;
-use kachel_shard::{HOLD_BYTES_MAX, TURN_BYTES_MAX};
+use kachel_shard::{HOLD_BYTES_MAX, TICK_BYTES_MAX, TURN_BYTES_MAX};
 use kachel_testkit::{World, WorldOptions};
 
 /// Ticks in which a request is received, served, and its reply read.
 const TURNS_OF_A_REPLY: usize = 2;
 /// Requests that the neighbor pipelines.
 const REQUESTS: usize = 1_000;
+/// Small requests that a turn has at most, those of the batch in which it ends included.
+const REQUESTS_OF_A_TURN: usize = TURN_BYTES_MAX as usize / 2048 + 32;
+/// Bytes of the reply to `mn`.
+const MN_BYTES: usize = 4;
+/// Datagrams that come at once, and the requests of each.
+const DATAGRAMS: u16 = 64;
+const PREPENDS_OF_A_DATAGRAM: usize = 520;
 /// Bytes of the large values that are attacked.
 const SIZES: [usize; 2] = [900_000, 15_000_000];
 /// Bytes of memory of each server.
@@ -18,9 +27,14 @@ const MEMORY_BYTES: u64 = 96 << 20;
 /// These may be all of them.
 const REQUEST_BYTES_MAX: u64 = (128 << 10) + (MEMORY_BYTES >> 14) * 256;
 
+fn options(shards: u16) -> WorldOptions {
+    let (memory_bytes, item_bytes_max, connections_max) = (MEMORY_BYTES, 32 << 20, 300);
+    let most = WorldOptions { connections_max, ..WorldOptions::default() };
+    WorldOptions { shards, memory_bytes, item_bytes_max, ..most }
+}
+
 fn world(shards: u16) -> World {
-    let (memory_bytes, item_bytes_max) = (MEMORY_BYTES, 32 << 20);
-    World::new(WorldOptions { shards, memory_bytes, item_bytes_max, ..WorldOptions::default() })
+    World::new(options(shards))
 }
 
 fn set(world: &mut World, client: &FarEnd, key: &str, bytes: usize) {
@@ -42,30 +56,37 @@ fn length(world: &mut World, client: &FarEnd) -> usize {
 /// Has a neighbor send `requests` at once, while a victim asks again and again, and checks that
 /// each question is answered at once and the work of each tick and hold is bounded.
 fn attack(world: &mut World, requests: &str) {
-    let (busy, victim) = (world.connect(), world.connect());
+    let busy = world.connect();
     assert_eq!(world.ask(&busy, b"mn\r\n"), b"MN\r\n");
-    set(world, &victim, "small", 100);
-    let ticks = world.sum(|counters| &counters.busy_ticks);
     busy.write(requests.as_bytes());
-    for question in 0..50 {
-        victim.write(b"get small\r\n");
-        (0..TURNS_OF_A_REPLY).for_each(|_| world.turn());
-        let said = victim.read();
-        assert!(said.ends_with(b"END\r\n"), "question {question} waits: {requests:.40}");
-        drop(busy.read());
-    }
-    world.settle();
-    drop(busy.read());
     let name = requests.lines().next().unwrap_or_default();
-    let ticks = world.sum(|counters| &counters.busy_ticks) - ticks;
-    let tick = most(world, |counters| &counters.longest_tick_bytes);
-    let hold = most(world, |counters| &counters.longest_hold_bytes);
-    assert!(hold <= 2 * HOLD_BYTES_MAX + REQUEST_BYTES_MAX, "{name}: {hold} bytes in a hold");
-    assert!(tick <= 2 * TURN_BYTES_MAX + REQUEST_BYTES_MAX, "{name}: {tick} in {ticks} ticks");
+    be_victim(world, name, TURN_BYTES_MAX, &mut || drop(busy.read()));
     assert!(
         busy.read().is_empty() && world.ask(&busy, b"mn\r\n") == b"MN\r\n",
         "{name}: all served"
     );
+}
+
+/// Asks again and again while neighbors keep the server busy, and checks that each question is
+/// answered at once, that a tick does at most twice `tick_bytes`, and that a hold is bounded.
+/// `read` reads the replies of the neighbors.
+fn be_victim(world: &mut World, name: &str, tick_bytes: u64, read: &mut dyn FnMut()) {
+    let victim = world.connect();
+    set(world, &victim, "small", 100);
+    let ticks = world.sum(|counters| &counters.busy_ticks);
+    for question in 0..50 {
+        victim.write(b"get small\r\n");
+        (0..TURNS_OF_A_REPLY).for_each(|_| world.turn());
+        assert!(victim.read().ends_with(b"END\r\n"), "{name}: question {question} waits");
+        read();
+    }
+    world.settle();
+    read();
+    let ticks = world.sum(|counters| &counters.busy_ticks) - ticks;
+    let tick = most(world, |counters| &counters.longest_tick_bytes);
+    let hold = most(world, |counters| &counters.longest_hold_bytes);
+    assert!(hold <= 2 * HOLD_BYTES_MAX + REQUEST_BYTES_MAX, "{name}: {hold} bytes in a hold");
+    assert!(tick <= 2 * tick_bytes + REQUEST_BYTES_MAX, "{name}: {tick} in {ticks} ticks");
 }
 
 #[test]
@@ -130,4 +151,61 @@ fn a_client_beside_one_that_sends_any_other_request_is_answered_at_once() {
         attack(&mut world, &request.repeat(REQUESTS));
         world.audit();
     }
+}
+
+#[test]
+fn a_client_beside_datagrams_that_extend_a_large_value_is_answered_at_once() {
+    for shards in [1, 2] {
+        let mut world = World::new(WorldOptions { udp: Some(1), ..options(shards) });
+        let client = world.connect();
+        set(&mut world, &client, "big", SIZES[0]);
+        let prepends = "prepend big 0 0 1 noreply\r\nx\r\n".repeat(PREPENDS_OF_A_DATAGRAM);
+        let datagram = [&b"\0\x07\0\0\0\x01\0\0"[..], prepends.as_bytes()].concat();
+        for number in 0..DATAGRAMS {
+            let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), 30_000 + number));
+            world.send_datagram(0, from, &datagram);
+        }
+        be_victim(&mut world, "datagrams", TICK_BYTES_MAX, &mut || {});
+        let extended = PREPENDS_OF_A_DATAGRAM * usize::from(DATAGRAMS);
+        assert_eq!(length(&mut world, &client), SIZES[0] + extended, "all are served");
+        world.audit();
+    }
+}
+
+#[test]
+fn a_client_beside_hundreds_that_extend_a_large_value_is_answered_at_once() {
+    let mut world = world(1);
+    let client = world.connect();
+    set(&mut world, &client, "big", SIZES[0]);
+    let neighbors: Vec<_> = (0..240).map(|_| world.connect()).collect();
+    world.settle();
+    let prepends = "prepend big 0 0 1 noreply\r\nx\r\n".repeat(100);
+    neighbors.iter().for_each(|neighbor| neighbor.write(prepends.as_bytes()));
+    be_victim(&mut world, "hundreds", TICK_BYTES_MAX, &mut || {});
+    assert_eq!(length(&mut world, &client), SIZES[0] + 100 * neighbors.len(), "all are served");
+    world.audit();
+}
+
+/// Whatever the others send, a client has its second turn only after all that came before it have
+/// had one.
+#[test]
+fn clients_that_pipeline_have_their_turns_in_order() {
+    let mut world = world(1);
+    let clients: Vec<_> = (0..100).map(|_| world.connect()).collect();
+    world.settle();
+    clients.iter().for_each(|client| client.write("mn\r\n".repeat(REQUESTS).as_bytes()));
+    let mut served = vec![0; clients.len()];
+    while served.iter().any(|bytes| *bytes < REQUESTS * MN_BYTES) {
+        world.turn();
+        for (bytes, client) in served.iter_mut().zip(&clients) {
+            let said = client.read().len();
+            assert!(said <= REQUESTS_OF_A_TURN * MN_BYTES, "{said} bytes in a turn");
+            *bytes += said;
+        }
+        let [least, most] = [served.iter().min(), served.iter().max()].map(|one| *one.unwrap());
+        assert!(most - least <= 2 * REQUESTS_OF_A_TURN * MN_BYTES, "{least} beside {most}");
+    }
+    let ticks = world.sum(|counters| &counters.busy_ticks);
+    assert!(ticks > 40, "{ticks} ticks: no tick served all");
+    world.audit();
 }

@@ -1,0 +1,113 @@
+//! The order in which a tick serves clients, and who waits for a later one.
+//!
+//! Upstream:   `serving`, with the ready connections; before each request it asks whether the turn
+//!             of the connection has ended.
+//! Downstream: the run queue, for clients whose turn has ended or has not come.
+//!
+//! The invariants that are cited here are those of `serving`; W1 is that of `cores/work`.
+
+use kachel_engine::Engine;
+use kachel_io::Io;
+use kachel_net::ClientProtocol;
+
+use crate::connections::arrive::Inputs;
+use crate::cores::run_queue::Join;
+use crate::cores::work::TickWork;
+use crate::request::batch::{Batch, Ready};
+use crate::serve::serving::{Begun, Serving, Turn};
+
+impl<E: Engine> Serving<'_, E> {
+    /// Serves the ready connections, as long as the budget of the tick lasts (`work`, W1). Those
+    /// from `turns_from` on come off the run queue. `decoded` lends its memory for keys that come
+    /// in base64.
+    pub(crate) fn serve_all<'b, I: Io>(
+        &mut self,
+        ready: &mut [Ready],
+        turns_from: usize,
+        inputs: &Inputs<'b, I>,
+        decoded: &mut Vec<u8>,
+    ) {
+        let batch = Batch::new(std::mem::take(decoded));
+        let protocol = ClientProtocol::Negotiated;
+        let (turn_requests, begun) = (self.context.shared.options.requests_per_tick, Begun::NONE);
+        let tick = TickWork::of(ready.len() + self.clients.run_queue.len());
+        let mut turn = Turn {
+            on: self,
+            ready,
+            batch,
+            has_only_staged: false,
+            protocol,
+            turn_requests,
+            tick,
+            begun,
+        };
+        turn.all(turns_from, inputs);
+        turn.run();
+        if turn_requests.is_some() {
+            turn.end_turns();
+        }
+        debug_assert!(turn.batch.is_empty(), "I3: all that was staged is carried out");
+        *decoded = turn.batch.into_decoded();
+        self.core.sleep(); // What others retire from here on does not wait for this core.
+    }
+}
+
+impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
+    /// Serves the ready connections in the order of `work`, W1. The others join the run queue.
+    fn all<I: Io>(&mut self, turns_from: usize, inputs: &Inputs<'b, I>) {
+        let ready = self.ready.len();
+        debug_assert!(turns_from <= ready, "a position among the ready connections");
+        for index in 0..turns_from {
+            let input = inputs.of(&self.ready[index]);
+            if self.tick.is_first(input.len()) {
+                self.connection(index, input);
+            }
+        }
+        for index in turns_from..ready {
+            if self.tick.is_spent() {
+                // The last one joins the front first, so they keep their order.
+                (index..ready).rev().for_each(|index| self.queue(index, Join::Front));
+                break;
+            }
+            self.connection(index, inputs.of(&self.ready[index]));
+        }
+        for index in 0..turns_from {
+            if !self.ready[index].has_begun {
+                self.connection(index, inputs.of(&self.ready[index]));
+            }
+        }
+    }
+
+    /// Pauses the connections that have reached their limit of requests for this tick. The others
+    /// come first in the next tick. The batch does not end with such a connection, so that requests
+    /// of several connections still run together.
+    #[cold]
+    fn end_turns(&mut self) {
+        debug_assert!(self.batch.is_empty(), "I3");
+        for index in 0..self.ready.len() {
+            let Ready { has_had_turn, ended, .. } = self.ready[index];
+            if has_had_turn && !ended {
+                self.queue(index, Join::Back);
+            }
+        }
+    }
+
+    /// Counts the request that starts at `offset`. Returns `false` if the connection has had its
+    /// turn of `turn_requests`.
+    #[cold]
+    pub(super) fn begin(&mut self, offset: usize, turn_requests: u32) -> bool {
+        debug_assert!(turn_requests > 0, "each connection has a turn");
+        let is_new = std::mem::replace(&mut self.begun.last_start, offset) != offset;
+        self.begun.count += u32::from(is_new);
+        self.begun.count <= turn_requests
+    }
+
+    /// Has a client wait for its turn. The rest of its input is served in a later tick.
+    pub(super) fn queue(&mut self, index: usize, join: Join) {
+        let Ready { connection, ended, .. } = self.ready[index];
+        if !ended {
+            self.ready[index].ended = true;
+            self.on.clients.await_turn(self.on.context, connection, join);
+        }
+    }
+}

@@ -37,7 +37,7 @@ use kachel_wire::{Parsed, begins_binary, parse_binary};
 
 use crate::client::lot;
 use crate::script::Script;
-use crate::sequence::{Answered, judge};
+use crate::sequence::{Answered, Served, judge};
 
 /// The Unix time at which a server starts.
 pub(crate) const START_UNIX_S: i64 = 1_800_000_000;
@@ -110,7 +110,8 @@ fn judged(script: &Script, played: &Played) {
         return;
     }
     let (is_whole, closed) = (played.is_whole(), played.closed);
-    judge(script, item_bytes_max(script), &Answered { reply: &played.reply, is_whole, closed });
+    let served = Served { start_unix_s: START_UNIX_S, item_bytes_max: item_bytes_max(script) };
+    judge(script, &served, &Answered { reply: &played.reply, is_whole, closed });
 }
 
 /// Checks that the script gets the same replies as when it is played as `plain` (I1, I2).

@@ -22,7 +22,6 @@ use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 use kachel_wire::request::{Admin, Request, RetrieveForm};
 use kachel_wire::{Parsed, Reply, parse_text};
 
-use crate::connection::START_UNIX_S;
 use crate::script::Script;
 
 /// The second in which a server starts.
@@ -61,14 +60,22 @@ enum End {
     Unknown,
 }
 
+/// The options of a server that its replies depend on.
+pub(crate) struct Served {
+    /// The Unix time at which the server started.
+    pub(crate) start_unix_s: i64,
+    pub(crate) item_bytes_max: u64,
+}
+
 /// Judges `answered` as the replies to the stream of `script`, which is text, from a server that
-/// started empty.
+/// started empty, with the options `served`.
 ///
 /// Panics: if these replies are impossible.
-pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_>) {
+pub(crate) fn judge(script: &Script, served: &Served, answered: &Answered<'_>) {
+    let Served { start_unix_s, item_bytes_max } = *served;
     let rules = Rules {
         item_bytes_max,
-        unix_s: Some(START_UNIX_S - i64::from(FIRST_SECOND)),
+        unix_s: Some(start_unix_s - i64::from(FIRST_SECOND)),
         leases: Some(LeaseRules::DEFAULT),
         ..Rules::new(Mode::Store) // I2
     };

@@ -15,8 +15,8 @@ use loom::sync::atomic::{AtomicU32, AtomicU64};
 
 use kachel_host::PageKind;
 
-use crate::SEGMENT_BYTES_MIN;
 use crate::audit::Audit;
+use crate::limits::SEGMENT_BYTES_MIN;
 
 /// Bytes of each segment that exist: its head and an item or two with short keys and values.
 const MODELED_BYTES: usize = 96;

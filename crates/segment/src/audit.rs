@@ -227,7 +227,7 @@ impl Audit {
     #[inline]
     #[track_caller]
     pub(crate) fn block(&self, offset: usize) {
-        self.born(offset, crate::BLOCK_BYTES, Use::Blocks, State::Live);
+        self.born(offset, crate::limits::BLOCK_BYTES, Use::Blocks, State::Live);
     }
 
     #[inline]

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use kachel_stdx::Reader;
 
-use crate::BLOCK_BYTES;
 use crate::arena::Arena;
 use crate::layout::{
     Access, EXTENT, EXTENT_GIVEN, FIXED_BYTES, HAS_CAS, HAS_CLIENT_FLAGS, Header, ItemAt, LONG_CAS,
     PROTOCOL_MARK, REMNANT, SEGMENT_HEAD_BYTES, STALE, WIN_SENT,
 };
+use crate::limits::BLOCK_BYTES;
 use crate::meta::{NONE, USED};
 use crate::pool::{ExtentId, Pinned, Pool};
 

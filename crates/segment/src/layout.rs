@@ -31,7 +31,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::arena::Arena;
-use crate::{INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
+use crate::limits::{INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 
 /// Bytes at the start of a segment: its generation, its CAS base.
 pub(crate) const SEGMENT_HEAD_BYTES: usize = 16;
@@ -49,7 +49,7 @@ pub(crate) const ITEM_BYTES_MIN: usize = (FIXED_BYTES + 1).next_multiple_of(8);
 pub(crate) const ITEM_BYTES_MAX: usize =
     FIXED_BYTES + 8 + 4 + KEY_BYTES_MAX + EXTENT_BYTES + INLINE_VALUE_BYTES_MAX + 7;
 
-const _: () = assert!(ITEM_BYTES_MAX + SEGMENT_HEAD_BYTES < crate::SEGMENT_BYTES_MIN);
+const _: () = assert!(ITEM_BYTES_MAX + SEGMENT_HEAD_BYTES < crate::limits::SEGMENT_BYTES_MIN);
 
 /// Where an item lies: its byte offset in the arena, divided by 8. Never 0, at most 44 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -45,16 +45,8 @@ pub use kachel_stdx::Counter;
 pub use listings::listing::LISTING_BYTES_PER_CORE_MAX;
 pub use observe::by_class::{ByClass, ClassCounters};
 pub use observe::counters::Counters;
+pub use request::batch::BATCH_REQUESTS_MAX;
+pub use request::form::LISTED_ITEMS_PER_TICK_MAX;
 pub use stats::holdings::Holdings;
 pub use tick::{Shard, ShardOptions, Turn};
 pub use waiting::engines::{Engines, Hold};
-
-/// The most requests in a batch: they are parsed, hashed, prefetched, then executed together.
-///
-/// Why 32: this is a guess, because no experiment compares batch sizes yet. The prototype gained a
-/// factor of 2.8 with it.
-pub const BATCH_REQUESTS_MAX: usize = kachel_engine::BATCH_MAX;
-/// The most items that a shard examines in one tick for all listings (`lru_crawler metadump`,
-/// `mgdump`) together, dead items included. A guess: this takes about as long as a batch of
-/// requests.
-pub const LISTED_ITEMS_PER_TICK_MAX: usize = 64;

@@ -1,50 +1,29 @@
 //! No files of one crate import each other in a circle.
 //!
-//! Upstream:   Rust files of the tree, and the number of files in circles, by crate.
+//! Upstream:   the imports of each crate, and the number of files in circles, by crate.
 //! Downstream: nothing.
 //!
-//! A file imports the modules that its `use` items and its paths with `crate::` or `super::`
-//! name. A path may end at a name that the module imports itself, as with `pub use`. The rule then
-//! follows that import, so a crate's root hides no circle. Imports between a module and the modules
-//! inside it do not count.
+//! `imports` finds the imports. Those between a module and the modules inside it do not count.
 //!
 //! Invariants:
 //! - I1  The counts of the list only shrink: a count that is too high or 0 fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::imports::{Modules, Path, by_crate, graph};
 use crate::ratchet::numbers;
-use crate::source::{outside_tests, words};
 use crate::{Report, Tree};
 
 const RULE: &str = "cycles";
 /// The list: `crate files` a line, `#` begins a comment.
 const LIST: &str = "crates/tidy/cycles.txt";
-/// How many imports of imports the rule follows for one path.
-const FOLLOWED_MAX: usize = 8;
-
-/// A module's names from the root of its crate, without `crate`. The root has none.
-type Path = Vec<String>;
-
-/// A module with a file: its imports by the names that they have there, and all paths in it.
-#[derive(Default)]
-struct Module {
-    imports: BTreeMap<String, Path>,
-    paths: Vec<Path>,
-}
-
-type Modules = BTreeMap<Path, Module>;
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
-    let mut crates = BTreeMap::<&str, Modules>::new();
-    for (folder, path, code) in outside_tests(tree) {
-        let Some(place) = place(path) else { continue };
-        crates.entry(folder).or_default().insert(place, module(&code));
-    }
+    let crates = by_crate(tree);
     let mut listed = numbers(tree, LIST, RULE, report);
     let (mut edges, mut standing) = (0, 0);
     for (folder, modules) in &crates {
-        let graph = graph(modules);
+        let graph = between_files(modules);
         edges += graph.values().map(BTreeSet::len).sum::<usize>();
         let names: Vec<String> =
             graph.keys().filter(|at| in_circle(&graph, at)).map(|at| at.join("::")).collect();
@@ -70,107 +49,13 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     report.counted("files in circles of imports", standing);
 }
 
-/// The module of the file at `path`; `None` outside of `src` and for binaries.
-fn place(path: &str) -> Option<Path> {
-    let (_, inside) = path.split_once("/src/")?;
-    if inside.starts_with("bin/") {
-        return None;
-    }
-    let module = inside.strip_suffix(".rs")?;
-    let module = module.strip_suffix("/mod").unwrap_or(module);
-    let root = matches!(module, "lib" | "main");
-    Some(if root { Path::new() } else { module.split('/').map(str::to_owned).collect() })
-}
-
-fn module(code: &str) -> Module {
-    let mut module = Module::default();
-    for at in words(code, "use") {
-        let item = code[at + 3..].split(';').next().unwrap_or_default();
-        expand(item, &[], &mut module);
-    }
-    for word in ["crate", "super"] {
-        for at in words(code, word).filter(|&at| !code[..at].ends_with("::")) {
-            let rest = &code[at..];
-            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-            module.paths.push(names(&rest[..end.unwrap_or(rest.len())]));
-        }
-    }
-    module
-}
-
-/// Adds each leaf of the tree of a `use`, with the names before it.
-fn expand(text: &str, before: &[String], module: &mut Module) {
-    let mut depth = 0;
-    let parts = text.split(|c: char| {
-        depth += i32::from(c == '{') - i32::from(c == '}');
-        c == ',' && depth == 0
-    });
-    for part in parts.map(str::trim).filter(|part| !part.is_empty()) {
-        if let Some((head, inner)) = part.split_once('{') {
-            let head = [before, &names(head)].concat();
-            // Each call has one level of braces less, so the recursion ends.
-            expand(inner.strip_suffix('}').unwrap_or(inner), &head, module);
-            continue;
-        }
-        let (path, alias) = part.split_once(" as ").unwrap_or((part, ""));
-        let mut path = [before, &names(path)].concat();
-        if path.len() > 1 && path.last().is_some_and(|name| name == "self") {
-            path.pop();
-        }
-        let own = path.last().cloned().unwrap_or_default();
-        let name = if alias.is_empty() { own } else { alias.trim().to_owned() };
-        module.imports.insert(name, path.clone());
-        module.paths.push(path);
-    }
-}
-
-fn names(path: &str) -> Path {
-    path.split("::").map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-}
-
-/// The module that `path` means in the module at `from`; `None` outside of the crate.
-fn resolve(modules: &Modules, from: &[String], path: &[String], followed: usize) -> Option<Path> {
-    let mut here = from.to_vec();
-    let mut rest = path;
-    match path.first()?.as_str() {
-        "crate" => (here, rest) = (Path::new(), &path[1..]),
-        "self" => rest = &path[1..],
-        "super" => {
-            while let Some(("super", after)) = rest.split_first().map(|(n, r)| (n.as_str(), r)) {
-                here.pop();
-                rest = after;
-            }
-        }
-        _ => {}
-    }
-    let relative = rest.len() == path.len();
-    for (index, name) in rest.iter().enumerate() {
-        let inner = [&here[..], std::slice::from_ref(name)].concat();
-        if modules.contains_key(&inner) {
-            here = inner;
-            continue;
-        }
-        // An import that is this very path would lead back here.
-        let import = modules.get(&here).and_then(|module| module.imports.get(name));
-        let import = import.filter(|import| import.as_slice() != path && followed < FOLLOWED_MAX);
-        if let Some(import) = import {
-            let onward = [&import[..], &rest[index + 1..]].concat();
-            if let Some(found) = resolve(modules, &here, &onward, followed + 1) {
-                return Some(found);
-            }
-        }
-        return (index > 0 || !relative).then_some(here);
-    }
-    Some(here)
-}
-
 /// The modules that each module imports from, except those around it and inside it.
-fn graph(modules: &Modules) -> BTreeMap<&Path, BTreeSet<Path>> {
-    let next = |at: &Path, module: &Module| {
-        let found = module.paths.iter().filter_map(|path| resolve(modules, at, path, 0));
-        found.filter(|to| !to.starts_with(at) && !at.starts_with(to)).collect()
-    };
-    modules.iter().map(|(at, module)| (at, next(at, module))).collect()
+fn between_files(modules: &Modules) -> BTreeMap<&Path, BTreeSet<Path>> {
+    let mut graph = graph(modules);
+    for (at, next) in &mut graph {
+        next.retain(|to| !to.starts_with(at) && !at.starts_with(to));
+    }
+    graph
 }
 
 /// Whether following imports from the module at `from` leads back to it.
@@ -241,6 +126,17 @@ mod tests {
             let found = whats(&house(path));
             assert_eq!(found, ["x has 3 files in circles, 0 at most: a, b, c::deep"], "{path}");
         }
+    }
+
+    #[test]
+    fn circles_of_the_fuzz_targets_count() {
+        let files = [
+            ("fuzz/src/lib.rs", "mod a;\nmod b;\n"),
+            ("fuzz/src/a.rs", "use crate::b::B;\n"),
+            ("fuzz/src/b.rs", "use crate::a::A;\n"),
+        ];
+        let wanted = "fuzz has 2 files in circles, 0 at most: a, b";
+        assert_eq!(whats(&Tree::of(&files)), [wanted]);
     }
 
     #[test]

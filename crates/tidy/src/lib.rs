@@ -16,9 +16,11 @@ mod dependencies;
 mod documents;
 mod exports;
 mod headers;
+mod imports;
 mod layers;
 mod manifest;
 mod names;
+mod order;
 mod ratchet;
 mod reach;
 mod server;
@@ -100,6 +102,7 @@ pub fn check(tree: &Tree) -> Report {
     assertions::check(tree, &mut report);
     exports::check(tree, &mut report);
     cycles::check(tree, &mut report);
+    order::check(tree, &mut report);
     report
 }
 

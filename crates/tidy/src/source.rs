@@ -202,9 +202,14 @@ fn is_model_file(path: &str) -> bool {
 pub(crate) fn outside_tests(tree: &Tree) -> impl Iterator<Item = (&str, &str, String)> {
     tree.ending(".rs").filter_map(|(path, text)| {
         let (folder, _) = path.strip_prefix("crates/")?.split_once('/')?;
-        let apart = is_test_file(path) || is_model_file(path);
-        (!apart).then(|| (folder, path, without_test_modules(code(text))))
+        Some((folder, path, code_outside_tests(path, text)?))
     })
+}
+
+/// The code of the file without its tests; `None` if the whole file is a test or a model.
+pub(crate) fn code_outside_tests(path: &str, text: &str) -> Option<String> {
+    let apart = is_test_file(path) || is_model_file(path);
+    (!apart).then(|| without_test_modules(code(text)))
 }
 
 /// The code with blanks in place of modules under `cfg(test)` or `cfg(all(test, ..))`.

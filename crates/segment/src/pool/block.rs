@@ -37,8 +37,8 @@ use kachel_stdx::{Piece, Place};
 
 use super::{Free, NoMemory, Pool};
 use crate::audit::Use;
+use crate::limits::{BLOCK_BYTES, SEGMENT_BYTES_MAX};
 use crate::meta::{FIFO, List, NONE, Phase};
-use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX};
 
 /// Set in an extent's state once its item is gone.
 const DEAD: u64 = 1 << 63;

@@ -14,9 +14,9 @@
 //! - I5  Once the kernel has refused to take pages back, it is not asked again: idle segments stay
 //!   charged, and are used again.
 
-mod block;
-mod pinned;
 mod upload;
+mod pinned;
+mod block;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -43,8 +43,8 @@ use crate::arena::Arena;
 use crate::audit::Use;
 use crate::flush::{FlushWord, is_before};
 use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
+use crate::limits::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 use crate::meta::{EPOCH, META_BYTES, Metas, NONE, Phase, USED};
-use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 
 /// The budget has no room for the bytes that were to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use kachel_stdx::{Held, Keeper};
 
 use super::{ExtentId, Pool};
-use crate::BLOCK_BYTES;
+use crate::limits::BLOCK_BYTES;
 use crate::meta::NONE;
 
 /// Set in a piece's pin if it is a pin of an extent.

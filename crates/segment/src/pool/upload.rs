@@ -26,7 +26,7 @@ use kachel_stdx::{LANDING_PIECES_MAX, Landing, Lender, Place};
 
 use super::block::EXTENT_BLOCKS_MAX;
 use super::{BlockQueue, ExtentId, Linked, NoMemory, Pool};
-use crate::BLOCK_BYTES;
+use crate::limits::BLOCK_BYTES;
 use crate::meta::NONE;
 
 /// Blocks taken from the pool under one lock, at most.

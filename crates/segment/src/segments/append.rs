@@ -17,8 +17,8 @@ use super::new_item::{JoinPlace, NewItem, NewValue, NoSegment};
 use super::reclaimer::Reclaimed;
 use crate::item::Draft;
 use crate::layout::{Access, ItemAt};
+use crate::limits::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 use crate::pool::{NoMemory, Upload};
-use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 
 /// An internal upload is filled in pieces of this size. In a store, making room for each is a
 /// request of its own (`reclaimer::allowance`).

@@ -28,8 +28,8 @@ use super::log::queues::Queue;
 use super::new_item::{Added, JoinPlace, NoSegment};
 use crate::item::{Draft, Item};
 use crate::layout::{ITEM_BYTES_MAX, ItemAt};
+use crate::limits::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX};
 use crate::pool::{ExtentId, Pool, Upload};
-use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX};
 
 /// The bytes of the headroom of a new block, until others are written into it.
 const HEADROOM: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];

@@ -26,19 +26,20 @@
 //! memory, and one request causes a bounded amount of work (V1 and V5 of `reclaimer`).
 
 mod append;
-mod context;
 mod extend;
-mod log;
-#[cfg(all(test, loom))]
-mod models;
-mod new_item;
-mod reclaimer;
 mod reserve;
 mod restore;
+mod walk;
 mod stats;
+mod reclaimer;
+mod new_item;
+mod context;
+mod log;
+
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 use std::io;
 use std::sync::Arc;
@@ -58,9 +59,9 @@ pub use self::reclaimer::evicted::EvictedItem;
 use self::reclaimer::{GHOST_PERCENT, Reclaimer};
 use crate::item::{FoundItem, Item};
 use crate::layout::{Access, Header, ItemAt};
+use crate::limits::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::pool::{CACHE_LINE_BYTES, Pinned, Pool, SMALL_LINES};
 use crate::size_classes::ClassCounts;
-use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
 
 /// The fewest segments with which a shard can store: one that is being filled, and a spare one.
 const SEGMENTS_MIN: u64 = 2;

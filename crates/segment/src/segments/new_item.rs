@@ -6,8 +6,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::INLINE_VALUE_BYTES_MAX;
 use crate::layout::ItemAt;
+use crate::limits::INLINE_VALUE_BYTES_MAX;
 use crate::pool::Upload;
 
 /// Why there is no segment for an item.

@@ -13,9 +13,9 @@ use super::Segments;
 use super::context::{Context, Index};
 use super::log::queues::Queue;
 use super::new_item::{NewValue, NoSegment};
-use crate::KEY_BYTES_MAX;
 use crate::item::{Draft, Item, ItemValue};
 use crate::layout::{Access, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::limits::KEY_BYTES_MAX;
 
 /// An item as one process saves it and another one restores it, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! Downstream: `log` for what is held, `reclaimer` for what was done.
 
 use super::Segments;
-use crate::BLOCK_BYTES;
+use crate::limits::BLOCK_BYTES;
 
 /// What one shard's segments hold and have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

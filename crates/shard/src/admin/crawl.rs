@@ -17,8 +17,8 @@
 
 use kachel_engine::{Cursor, Engine};
 
-use crate::LISTED_ITEMS_PER_TICK_MAX;
 use crate::context::Context;
+use crate::request::form::LISTED_ITEMS_PER_TICK_MAX;
 use crate::waiting::engines::Engines;
 
 /// The most items that a core examines in one tick for the crawler: as many as when it counts

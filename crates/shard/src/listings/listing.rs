@@ -39,13 +39,12 @@ use kachel_wire::format::ShownKey;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{Reply, format};
 
-use crate::LISTED_ITEMS_PER_TICK_MAX;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::cores::process::OpenSocket;
 use crate::listings::tally::{Listing, Part, Tally};
 use crate::observe::prefixes::WINDOW_BYTES_MAX;
-use crate::request::form::{Ended, Form};
+use crate::request::form::{Ended, Form, LISTED_ITEMS_PER_TICK_MAX};
 use crate::stats::census::{CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEPS_MAX, take_note};
 use crate::stats::classes::SIZE_STEP_BYTES;
 use crate::stats::topics::Answering;

@@ -5,8 +5,10 @@
 
 use kachel_engine::Cursor;
 
-use crate::LISTED_ITEMS_PER_TICK_MAX;
-
+/// The most items that a shard examines in one tick for all listings (`lru_crawler metadump`,
+/// `mgdump`) together, dead items included. A guess: this takes about as long as a batch of
+/// requests.
+pub const LISTED_ITEMS_PER_TICK_MAX: usize = 64;
 /// Items that are counted in one tick. Counting an item takes an eighth of the time of a line.
 const COUNTED_ITEMS_PER_TICK_MAX: usize = 8 * LISTED_ITEMS_PER_TICK_MAX;
 

@@ -5,9 +5,9 @@
 
 use super::Log;
 use super::queues::Queue;
-use crate::BLOCK_BYTES;
 #[cfg(test)]
 use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
+use crate::limits::BLOCK_BYTES;
 use crate::meta::{DEAD, ITEMS, OWNER, Phase, SLOT};
 
 impl Log {

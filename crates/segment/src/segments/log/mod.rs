@@ -24,12 +24,12 @@
 
 #[cfg(any(test, debug_assertions))]
 mod audit;
-mod lengths;
-pub(crate) mod open;
-mod owned;
 mod place;
+pub(crate) mod open;
 pub(crate) mod queues;
 pub(crate) mod ttl;
+mod owned;
+mod lengths;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,10 +41,10 @@ use self::open::{OpenSegments, Stream};
 use self::owned::Owned;
 use self::queues::{Queue, Queues};
 use self::ttl::{NEVER, expiry_or_never};
-use crate::BLOCK_BYTES;
 use crate::flush::{Flushed, is_before};
 use crate::item::{Draft, Item};
 use crate::layout::{Header, ItemAt};
+use crate::limits::BLOCK_BYTES;
 use crate::meta::{DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, ITEMS, OWNER, Phase, TOUCHED, USED};
 use crate::pool::{CACHE_LINE_BYTES, Pool};
 

@@ -17,8 +17,8 @@
 //! - B1  A request examines at most as many items as its walks would find in segments that are full
 //!   of the smallest items.
 
-use crate::SEGMENTS_PER_SHARD;
 use crate::layout::ITEM_BYTES_MIN;
+use crate::limits::SEGMENTS_PER_SHARD;
 
 /// Jobs that one request begins in a store to make room, each over one segment. A guess: one is
 /// enough for a small item where a 128th of a segment is dead, and fruitless jobs delay others.

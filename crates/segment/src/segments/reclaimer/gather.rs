@@ -11,7 +11,7 @@
 //!   segment, and it is not repeated before something has changed.
 
 use super::Reclaimer;
-use crate::BLOCK_BYTES;
+use crate::limits::BLOCK_BYTES;
 use crate::pool::{GATHERED_BYTES_MAX, Gathered, Pool};
 use crate::segments::log::Log;
 

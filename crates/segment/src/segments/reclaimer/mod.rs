@@ -19,14 +19,14 @@
 //! - V4  The protected item is never dropped, and `protected` follows it when it moves.
 //! - V5  One request causes no more work than its allowance (B1 of `allowance`).
 
+mod victim;
+mod gather;
+mod job;
+mod worth;
 pub(crate) mod allowance;
 pub(crate) mod counts;
 pub(crate) mod evicted;
-mod gather;
 mod ghost;
-mod job;
-mod victim;
-mod worth;
 
 use std::io;
 use std::sync::Arc;

@@ -9,7 +9,6 @@
 
 #![forbid(unsafe_code)]
 
-mod assertions;
 mod attributes;
 mod cycles;
 mod dependencies;
@@ -63,8 +62,6 @@ pub struct Report {
     pub looked: Vec<(&'static str, usize)>,
     /// Counts for the reader that may be 0.
     pub counted: Vec<(&'static str, usize)>,
-    /// Assertions, and functions with a branch or a loop, outside tests, by crate.
-    pub assertions: Vec<(String, usize, usize)>,
 }
 
 impl Report {
@@ -99,7 +96,6 @@ pub fn check(tree: &Tree) -> Report {
     reach::check(tree, &mut report);
     unsafety::check(tree, &mut report);
     documents::check(tree, &mut report);
-    assertions::check(tree, &mut report);
     exports::check(tree, &mut report);
     cycles::check(tree, &mut report);
     order::check(tree, &mut report);

@@ -16,11 +16,6 @@ fn judge(report: &Report) {
     for (what, count) in report.looked.iter().chain(&report.counted) {
         told += &format!("tidy: {count} {what}\n");
     }
-    for (name, assertions, functions) in &report.assertions {
-        told += &format!(
-            "tidy: {name}: {assertions} assertions, {functions} functions with a branch\n"
-        );
-    }
     for warning in &report.warnings {
         told += &format!("tidy: warning: {warning}\n");
     }

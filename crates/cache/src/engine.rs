@@ -60,7 +60,6 @@ impl Common for CacheCommon {
     fn register_core(&self) -> Option<Reader> {
         let mut core = self.pool.register_reader()?;
         core.sleep();
-        debug_assert!(!core.is_awake(), "reader, R1: it reads nothing until it wakes");
         Some(core)
     }
 

@@ -37,7 +37,6 @@ impl Budget {
     #[must_use]
     pub fn charge_overdrawing(&self, bytes: u64, overdraft_bytes: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed).saturating_add(overdraft_bytes);
-        debug_assert!(limit >= overdraft_bytes, "an overdraft is beside the limit");
         self.spent
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
                 spent.checked_add(bytes).filter(|&sum| sum <= limit)

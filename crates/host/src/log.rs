@@ -106,7 +106,6 @@ impl fmt::Display for Stamp {
         let seconds = u64::try_from(self.0 / 1000).unwrap_or(0);
         let (year, month, day) = date(seconds / DAY_SECONDS);
         let (hour, minute) = (seconds % DAY_SECONDS / 3600, seconds / 60 % 60);
-        debug_assert!(hour < 24 && month <= 12, "a day has 24 hours, a year 12 months");
         let (second, millisecond) = (seconds % 60, self.0 % 1000);
         write!(
             formatter,
@@ -127,7 +126,6 @@ fn date(day: u64) -> (u64, u64, u64) {
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153; // 0 is March.
     let day_of_month = day - (153 * month + 2) / 5 + 1;
-    debug_assert!(month < 12 && (1..=31).contains(&day_of_month), "{month} {day_of_month}");
     let is_next_year = month >= 10;
     let month = if is_next_year { month - 9 } else { month + 3 };
     (400 * era + year + u64::from(is_next_year), month, day_of_month)

@@ -132,7 +132,6 @@ impl MemoryFile {
         mut self,
         sync_folder: impl FnOnce(&Self) -> io::Result<()>,
     ) -> io::Result<Option<io::Error>> {
-        debug_assert!(!self.is_placed, "I1: it is placed once");
         self.next.sync_all()?;
         debug_assert!(self.path != self.beside, "I1: what is not placed lies beside the file");
         if !is_at(&self.next, &self.beside)? {

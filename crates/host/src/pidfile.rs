@@ -76,7 +76,6 @@ pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
         }
         made => made?,
     };
-    debug_assert!(file.metadata()?.len() == 0, "I2: it is a new file");
     let placed = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&beside, path));
     if placed.is_err() {
         let _nothing_is_left = fs::remove_file(&beside);

@@ -122,7 +122,6 @@ impl Session {
             if self.connection.read_tls(&mut records)? == 0 {
                 return Ok(0);
             }
-            assert!(!self.is_empty, "I1: nothing is received from an empty socket");
             self.is_empty = records.is_short;
             let processed = self.connection.process_new_packets();
             processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;

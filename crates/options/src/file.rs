@@ -62,7 +62,6 @@ impl OptionsFile {
         let mut keys: Vec<String> = gone.chain(come).map(|one| one.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        debug_assert!(keys.len() <= self.options.len() + now.options.len(), "keys of the files");
         Ok(keys)
     }
 }

@@ -116,7 +116,6 @@ fn stored_number(value: &[u8]) -> Option<u64> {
     if end == 0 || digits.get(end).is_some_and(|byte| !is_space(byte) && *byte != 0) {
         return None;
     }
-    debug_assert!(digits[..end].iter().all(u8::is_ascii_digit), "`end` is behind the digits");
     let number = digits[..end].iter().try_fold(0u64, |number, digit| {
         number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
     })?;

@@ -41,7 +41,6 @@ pub(crate) fn on_hit<'e>(
     life.tell(&mut facts);
     facts.won = terms.may_win && (life.recached || item.is_stale()) && !item.is_win_sent();
     debug_assert!(life.ttl_made.is_none(), "an item that was found is not created");
-    debug_assert!(!facts.won || terms.may_win, "a read wins only where it may");
     let expiry = (life.expiry != before).then_some(life.expiry);
     let mark = Mark { expiry, win_sent: facts.won };
     (facts, (expiry.is_some() || facts.won).then_some(mark))

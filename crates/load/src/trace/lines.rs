@@ -63,7 +63,6 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bo
     line.clear();
     let mut bounded = input.by_ref().take(LINE_BYTES_MAX as u64);
     let bytes = bounded.read_until(b'\n', line)?;
-    assert!(bytes <= LINE_BYTES_MAX, "a line is bounded");
     if bytes < LINE_BYTES_MAX || line.ends_with(b"\n") {
         return Ok(true);
     }

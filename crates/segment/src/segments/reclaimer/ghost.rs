@@ -75,7 +75,6 @@ impl Ghosts {
         let start = index as usize * GROUP_WORDS;
         let group = &self.region.as_ref()?.words()[start..start + GROUP_WORDS];
         let tag = (hash as u16).max(1);
-        debug_assert!(group.len() == GROUP_WORDS && tag != 0, "G1");
         Some((group, u64::from(tag)))
     }
 
@@ -99,7 +98,6 @@ impl Ghosts {
             self.lookups /= 2;
             self.found /= 2;
         }
-        debug_assert!(self.found <= self.lookups);
         is_found
     }
 

@@ -73,8 +73,8 @@ struct Group {
 
 impl Group {
     /// `None` where this machine does not let us make one.
-    fn new(bytes: u64) -> Option<Self> {
-        let name = format!("kachel-abuse-{}-{bytes}", std::process::id());
+    fn new(bytes: u64, io: &str) -> Option<Self> {
+        let name = format!("kachel-abuse-{}-{io}-{bytes}", std::process::id());
         for (root, limit) in [
             ("/sys/fs/cgroup", "memory.max"),
             ("/sys/fs/cgroup/unified", "memory.max"),
@@ -116,7 +116,7 @@ impl Drop for Group {
 pub(crate) fn memory_group(door: Door) -> String {
     const MEMORY: u64 = 64 << 20;
     let limit = MEMORY + MEMORY / 4 + (64 << 20);
-    let group = Group::new(limit);
+    let group = Group::new(limit, door.io);
     let mut server = start(door, &["-m", "64", "-t", "2"]);
     if let Some(group) = &group {
         group.take_in(&server);

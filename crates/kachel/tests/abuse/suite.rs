@@ -5,12 +5,16 @@
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use kachel_testkit::{is_usable, tell};
 
 use crate::subject::{Door, is_release};
+
+/// How many cases that need the processor run at a time where no time is judged. Each of them also
+/// waits, so one alone leaves a core idle.
+const WORKERS: usize = 2;
 
 const fn door(io: &'static str, unix: bool) -> Door {
     Door { io, unix }
@@ -31,9 +35,9 @@ pub(crate) const TCP: &[Door] = DOORS;
 pub(crate) enum Kind {
     /// It waits for a deadline: beside others.
     Waits,
-    /// It needs the processor: alone.
+    /// It needs the processor: alone where times are judged, else beside one other.
     Works,
-    /// It mostly rests, but would disturb one that measures: beside others of its kind.
+    /// It mostly rests, but would disturb one that measures: after those where times are judged.
     Rests,
 }
 
@@ -112,15 +116,26 @@ fn run(cases: &[Case]) -> Vec<Outcome> {
         });
         of_kind.flat_map(|case| case.doors().map(move |door| (case, door)))
     };
+    let works = Mutex::new(chosen(Kind::Works));
+    // The lock is released before the case runs.
+    let next = || works.lock().expect("no case runs under the lock").next();
+    let workers = if is_full() { 1 } else { WORKERS };
     std::thread::scope(|scope| {
         let begin = |kind| -> Vec<_> {
             let begun = chosen(kind).map(|(case, door)| scope.spawn(move || carry_out(case, door)));
             begun.collect()
         };
         let mut begun = begin(Kind::Waits);
-        let mut outcomes: Vec<_> =
-            chosen(Kind::Works).map(|(case, door)| carry_out(case, door)).collect();
-        begun.extend(begin(Kind::Rests));
+        if !is_full() {
+            begun.extend(begin(Kind::Rests));
+        }
+        let work = || std::iter::from_fn(next).map(|(case, door)| carry_out(case, door)).collect();
+        let working: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let ended = working.into_iter().map(|thread| thread.join().expect("panics are caught"));
+        let mut outcomes: Vec<Outcome> = ended.flat_map(|outcomes: Vec<_>| outcomes).collect();
+        if is_full() {
+            begun.extend(begin(Kind::Rests));
+        }
         outcomes.extend(begun.into_iter().map(|thread| thread.join().expect("panics are caught")));
         outcomes
     })

@@ -443,16 +443,17 @@ mod tests {
         // The mean response of M/D/1 is D + rho D / (2 (1 - rho)): with D = 10 us it is 50 us at
         // rho = 8/9. The intervals must hold the limit in nine of ten searches.
         let limit = 8.0 / 9.0 * 100_000.0;
+        let searches = if std::env::var_os("KACHEL_FULL").is_some() { 20 } else { 8 };
         let mut within = 0;
-        for seed in 0..20 {
+        for seed in 0..searches {
             let (found, steps) = search("mean:50us", 50_000, 1_000.0, seed * 1_000);
             assert!((found.rate / limit - 1.0).abs() < 0.03, "{found:?}");
             let high = found.high.expect("the server is the limit");
             assert!(found.low < found.rate && found.rate < high, "{found:?}");
             assert!(steps < 40, "{steps}");
-            within += usize::from((found.low..high).contains(&limit));
+            within += u64::from((found.low..high).contains(&limit));
         }
-        assert!(within >= 17, "{within} of 20");
+        assert!(within * 20 >= searches * 17, "{within} of {searches}");
     }
 
     #[test]
@@ -460,8 +461,8 @@ mod tests {
         let promise: Promise = "p95:100us".parse().expect("a promise");
         for first in [10.0, 90_000.0, 1_000_000.0] {
             let (found, _) = search("p95:100us", 50_000, first, 5);
-            assert!(keeps(&queue(found.rate * 0.96, 10.0, 1_000_000, 77), promise), "{found:?}");
-            assert!(!keeps(&queue(found.rate * 1.04, 10.0, 1_000_000, 77), promise), "{found:?}");
+            assert!(keeps(&queue(found.rate * 0.96, 10.0, 200_000, 77), promise), "{found:?}");
+            assert!(!keeps(&queue(found.rate * 1.04, 10.0, 200_000, 77), promise), "{found:?}");
         }
     }
 

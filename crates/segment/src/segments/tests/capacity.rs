@@ -2,10 +2,10 @@
 
 use super::index::Shard;
 
-/// Stores items of these sizes in 64 MiB until one is evicted. Returns their number divided by the
+/// Stores items of these sizes in 32 MiB until one is evicted. Returns their number divided by the
 /// number that would fit if memory held only items: 16 bytes of overhead each, rounded up to 8.
 fn filled_part(key_bytes: usize, value_bytes: usize) -> f64 {
-    let limit_bytes: u64 = 64 << 20;
+    let limit_bytes: u64 = 32 << 20;
     let mut shard = Shard::new(limit_bytes, true);
     let value = vec![b'v'; value_bytes];
     let mut held = 0_u64;

@@ -61,6 +61,7 @@ fn a_population_that_nobody_reads_any_longer_leaves_whatever_its_size() {
 
 #[test]
 fn what_is_read_again_is_kept_while_four_times_memory_passes_by() {
+    let scans = if std::env::var_os("KACHEL_FULL").is_some() { 6 } else { 3 };
     for bytes in [40, 300, 4000] {
         let mut shard = Shard::new(LIMIT_BYTES, true);
         let count = LIMIT_BYTES as usize / 2 / (bytes + 50);
@@ -69,11 +70,11 @@ fn what_is_read_again_is_kept_while_four_times_memory_passes_by() {
             look_aside(&mut shard, "popular", count, bytes);
             pass_by(&mut shard, &format!("first {round}"), bytes, LIMIT_BYTES / 4);
         }
-        for round in 0..6 {
+        for round in 0..scans {
             pass_by(&mut shard, &format!("scan {round}"), bytes, 4 * LIMIT_BYTES);
             hits += look_aside(&mut shard, "popular", count, bytes);
         }
-        let ratio = hits as f64 / (6 * count) as f64;
+        let ratio = hits as f64 / (scans * count) as f64;
         println!("{bytes}: {ratio:.3}");
         assert!(ratio > 0.6, "{bytes}: {ratio}");
     }

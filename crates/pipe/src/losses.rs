@@ -9,38 +9,51 @@
 //!
 //! Invariants:
 //! - L1  Counts of one look are compared with those of the look before, so a server that answers
-//!   nothing has no losses.
+//!   nothing has no losses. Packets that are dropped in a look without answers do not count.
+//! - L2  A verdict needs `JUDGEMENTS_MIN` judgements in turn, and each of them `ANSWERS_MIN`
+//!   answers, from as many looks as that takes.
 
-/// In how many looks in turn nearly all replies must be lost. An interface may also drop packets of
-/// others, so one look says little. A guess.
-const LOOKS: u32 = 2;
+/// In how many judgements in turn nearly all replies must be lost.
+const JUDGEMENTS_MIN: u32 = 2;
+
+/// The fewest answers that are judged together.
+///
+/// An interface may also drop packets of others, so a few losses say nothing. Suppose that it drops
+/// every second packet by chance. Then a judgement of 32 answers finds 30 or more lost with a
+/// probability of 529 / 2^32, and two do so in turn with one of 1.5e-14. With two looks a second,
+/// each with enough answers, that is a wrong verdict in a million years. With 16 answers there
+/// would be four a year. More answers would be more replies that clients miss before the verdict.
+const ANSWERS_MIN: u64 = 32;
 
 /// One in this number of answers may be sent, or not be counted yet, if nearly all are lost. An
 /// interface that is flooded drops many packets, too, and there the pipe must go on. A guess.
 const SENT_ONE_IN: u64 = 16;
 
-/// The replies of a look, and how many packets the interface dropped meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Replies that are judged together, and how many packets the interface dropped meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Packets that the program has answered.
     pub answered: u64,
-    /// Packets that the interface has dropped instead of sending them.
-    pub dropped: u32,
+    /// Packets that the interface has dropped instead of sending them. Of each look, at most as
+    /// many as were answered.
+    pub dropped: u64,
 }
 
-/// The counts at the last look.
+/// The counts at the last look, and what is not judged yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Losses {
     answered: u64,
     dropped: u32,
-    /// How many looks in turn have found losses.
+    /// The looks since the last judgement.
+    pending: Lost,
+    /// How many judgements in turn have found losses.
     lossy: u32,
 }
 
 impl Losses {
     /// The counts at the beginning: answered by the program, and dropped by the interface.
     pub const fn new(answered: u64, dropped: u32) -> Self {
-        Self { answered, dropped, lossy: 0 }
+        Self { answered, dropped, pending: Lost { answered: 0, dropped: 0 }, lossy: 0 }
     }
 
     /// Packets that the program had answered at the last look.
@@ -49,25 +62,27 @@ impl Losses {
     }
 
     /// Looks at the counts of now (L1). The caller reads `answered` first; `dropped` may wrap.
-    /// Returns the counts since the last look if nearly all replies of several looks in turn were
-    /// lost.
+    /// Returns the counts of the last judgement if nearly all replies were lost in several
+    /// judgements in turn (L2).
     pub fn look(&mut self, answered: u64, dropped: u32) -> Option<Lost> {
-        let since = Lost {
-            answered: answered.saturating_sub(self.answered),
-            dropped: dropped.wrapping_sub(self.dropped),
-        };
+        let more = answered.saturating_sub(self.answered);
+        let more_dropped = u64::from(dropped.wrapping_sub(self.dropped));
         (self.answered, self.dropped) = (answered, dropped);
-        if since.answered == 0 {
+        self.pending.answered += more;
+        self.pending.dropped += more_dropped.min(more);
+        if self.pending.answered < ANSWERS_MIN {
             return None;
         }
-        let is_lossy = u64::from(since.dropped) >= since.answered - since.answered / SENT_ONE_IN;
+        let judged = std::mem::take(&mut self.pending);
+        debug_assert!(judged.dropped <= judged.answered, "L1");
+        let is_lossy = judged.dropped >= judged.answered - judged.answered / SENT_ONE_IN;
         self.lossy = if is_lossy { self.lossy + 1 } else { 0 };
-        debug_assert!(self.lossy <= LOOKS, "the caller stops looking");
-        if self.lossy < LOOKS {
+        debug_assert!(self.lossy <= JUDGEMENTS_MIN, "L2: a verdict begins anew");
+        if self.lossy < JUDGEMENTS_MIN {
             return None;
         }
         self.lossy = 0;
-        Some(since)
+        Some(judged)
     }
 }
 
@@ -82,22 +97,37 @@ mod tests {
         let look = |&(more, lost): &(u64, u32)| {
             answered += more;
             dropped = dropped.wrapping_add(lost);
-            let found = losses.look(answered, dropped);
-            assert!(found.is_none_or(|found| found == Lost { answered: more, dropped: lost }));
-            found.is_some()
+            losses.look(answered, dropped).is_some()
         };
         rows.iter().map(look).collect()
     }
 
+    /// After how many equal looks, of at most 1000, the first verdict comes.
+    fn looks_until_verdict(row: (u64, u32)) -> Option<usize> {
+        looks(&[row; 1000]).iter().position(|&found| found).map(|place| place + 1)
+    }
+
     #[test]
-    fn replies_are_lost_if_the_interface_drops_nearly_all_in_looks_in_turn() {
-        assert_eq!(looks(&[(1, 1), (1, 1)]), [false, true]);
-        assert_eq!(looks(&[(1, 1), (0, 0), (0, 7), (9, 9)]), [false, false, false, true]);
-        assert_eq!(looks(&[(15, 14), (15, 14), (15, 15), (15, 15)]), [false, false, false, true]);
+    fn replies_are_lost_if_the_interface_drops_nearly_all_in_judgements_in_turn() {
+        assert_eq!(looks(&[(32, 32), (32, 32)]), [false, true]);
+        assert_eq!(looks(&[(32, 32), (0, 0), (0, 7), (99, 99)]), [false, false, false, true]);
+        assert_eq!(looks(&[(32, 29), (32, 29), (32, 30), (32, 30)]), [false, false, false, true]);
         assert_eq!(looks(&[(160, 150), (160, 150)]), [false, true]);
         assert_eq!(looks(&[(160, 149), (160, 149), (160, 160)]), [false; 3], "a flood");
-        assert_eq!(looks(&[(1, 1), (9, 0), (1, 1), (9, 0)]), [false; 4], "not in turn");
-        assert_eq!(looks(&[(0, 9), (0, 9), (0, 9)]), [false; 3], "packets of others");
-        assert_eq!(looks(&[(1, 1), (1, 1), (1, 1), (1, 1)]), [false, true, false, true], "again");
+        assert_eq!(looks(&[(40, 40), (40, 0), (40, 40), (40, 0)]), [false; 4], "not in turn");
+        assert_eq!(looks(&[(0, 99), (0, 99), (0, 99)]), [false; 3], "packets of others");
+        assert_eq!(looks(&[(32, 32); 4]), [false, true, false, true], "again");
+        let mut losses = Losses::new(0, 0);
+        assert_eq!(losses.look(40, 39), None);
+        assert_eq!(losses.look(90, 99), Some(Lost { answered: 50, dropped: 50 }), "as answered");
+    }
+
+    /// The fault: one answer and one dropped packet in each of two looks were a verdict.
+    #[test]
+    fn few_answers_are_no_verdict() {
+        assert_eq!(looks_until_verdict((1, 1)), Some(64));
+        assert_eq!(looks_until_verdict((31, 31)), Some(4));
+        assert_eq!(looks_until_verdict((1, 0)), None);
+        assert_eq!(looks(&[(1, 90), (31, 1)].repeat(9)), [false; 18], "packets of others");
     }
 }

@@ -187,6 +187,7 @@ fn a_pipe_whose_replies_are_lost_switches_itself_off_and_says_why() {
         while row(&mut tcp, "state").as_deref() == Some("on") {
             assert!(Instant::now() < end, "it notices: {:?}", tcp.stats("pipe"));
             udp.is_answered(&get);
+            udp.send_all(&get, 16);
         }
         let said = server.line_with("--pipe kachel0: off: the interface has dropped ");
         assert_eq!(row(&mut tcp, "state").as_deref(), Some("off"));

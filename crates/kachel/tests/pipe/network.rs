@@ -319,15 +319,18 @@ impl Udp {
         Self { socket, request_id: 0 }
     }
 
-    /// The reply to a request, if one comes within `time`.
-    pub(crate) fn ask_within(&mut self, request: &[u8], time: Duration) -> Option<Vec<u8>> {
+    /// Sends a request. Returns its frame; `None` if a port without a server refuses it.
+    fn send(&mut self, request: &[u8]) -> Option<[u8; 8]> {
         self.request_id = self.request_id.wrapping_add(1);
         let [high, low] = self.request_id.to_be_bytes();
         let frame = [high, low, 0, 0, 0, 1, 0, 0];
-        let sent = self.socket.send(&[&frame, request].concat());
+        self.socket.send(&[&frame, request].concat()).ok().map(|_| frame)
+    }
+
+    /// The reply to a request, if one comes within `time`.
+    pub(crate) fn ask_within(&mut self, request: &[u8], time: Duration) -> Option<Vec<u8>> {
+        let frame = self.send(request)?;
         let end = Instant::now() + time;
-        // A port without a server is refused.
-        sent.ok()?;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1)))).expect("a time");
@@ -348,6 +351,13 @@ impl Udp {
     /// The reply to a request.
     pub(crate) fn ask(&mut self, request: impl AsRef<[u8]>) -> Vec<u8> {
         self.ask_within(request.as_ref(), PATIENCE).expect("a reply over UDP")
+    }
+
+    /// Sends a request this often, and waits for no reply.
+    pub(crate) fn send_all(&mut self, request: &str, times: usize) {
+        for _ in 0..times {
+            self.send(request.as_bytes());
+        }
     }
 
     /// Whether anything answers a request.

@@ -17,6 +17,8 @@
 //! - I3  When the daemon, the port file or the PID file is ready, the server listens.
 //! - I4  The memory file is removed last before clients are served. Each step that may fail comes
 //!   before, so a start that fails leaves the items to the next one.
+//! - I5  A panic ends the process, in every build. A build that unwinds would end only the thread
+//!   that panicked: its engine stays locked, nobody serves its keys, and the end waits for it.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -88,6 +90,7 @@ impl Failure {
 
 /// Runs the server until a signal or a client ends it.
 pub(crate) fn run(options: ServeOptions) -> ExitCode {
+    abort_on_panic(); // I5
     kachel_host::ignore_signals_of_writes();
     for report in &options.reports {
         say!(Warning, "{report}");
@@ -100,6 +103,15 @@ pub(crate) fn run(options: ServeOptions) -> ExitCode {
             ExitCode::from(exit_code)
         }
     }
+}
+
+/// Has a panic of any thread end the process after its message (I5).
+fn abort_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// Serves until the end; returns the exit code.

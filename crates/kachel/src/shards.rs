@@ -632,9 +632,7 @@ impl Running {
     pub(crate) fn join(self, claim: Option<Claim>) -> Result<(), String> {
         let Self { shared, engines, pool, origin, threads, failed, .. } = self;
         for thread in threads {
-            if let Err(panic) = thread.join() {
-                std::panic::resume_unwind(panic);
-            }
+            thread.join().expect("a panic has ended the process");
         }
         if shared.are_replies_lost() {
             say!(Warning, "ended with replies not sent");

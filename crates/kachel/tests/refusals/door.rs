@@ -2,8 +2,9 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt as _;
 
-use kachel_testkit::{PATIENCE, Server};
+use kachel_testkit::{PATIENCE, Server, within};
 use rustix::io::Errno;
 
 use crate::kernel::{Refusal, refusing};
@@ -52,4 +53,31 @@ fn ask_little_then_much(server: &Server) -> std::io::Result<()> {
     let _sent = stream.write_all(&vec![b'v'; LONG_BYTES]);
     let _ended = stream.read(&mut [0; 16]);
     Ok(())
+}
+
+/// The fault: in a build that unwinds, only the thread of the shard ended. The others went on, and
+/// waited for an engine that stayed locked.
+#[test]
+fn a_thread_that_panics_ends_the_server() {
+    // A kernel that watches a socket refuses to watch it in another way: that is a bug of the
+    // backend.
+    let no_change = Refusal {
+        call: libc::SYS_epoll_ctl,
+        argument: Some((1, libc::EPOLL_CTL_MOD as u32)),
+        error: Errno::INVAL,
+    };
+    let mut server = refusing(&[no_change], || start(&["--io=epoll", "-m", "64", "-t", "2"]));
+    let mut client = server.connect();
+    client.set("k", &[b'v'; 1_000_000]);
+    // More than fits into the buffers of a client that reads nothing.
+    client.try_send("get k\r\n".repeat(32));
+    let mut status = None;
+    within(PATIENCE, || {
+        status = server.process.try_wait().expect("a child");
+        status.is_some()
+    });
+    let status = status.expect("the server ends");
+    let said = server.last_words();
+    assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}: {said}");
+    assert!(said.contains("panicked") && said.contains("a live socket is watched"), "{said}");
 }

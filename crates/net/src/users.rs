@@ -228,6 +228,11 @@ impl Users {
         self.known.iter().map(equal).fold(Choice::from(0), |any, one| any | one).into()
     }
 
+    /// The bytes that the check of a password compares: those of each line, in both forms.
+    pub fn compared_bytes(&self) -> usize {
+        size_of_val(&self.known[..]) + size_of_val(&self.scram[..])
+    }
+
     /// The keys of all passwords of the user with the name that has this hash (see
     /// [`Self::name_of`]). An unknown user has none.
     ///

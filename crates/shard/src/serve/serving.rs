@@ -23,7 +23,7 @@
 use kachel_engine::{Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses};
 use kachel_net::{
     ClientIndex, ClientProtocol, CloseReason, Connection, ConnectionIndex, ExchangeIndex, Resume,
-    Waiting,
+    Users, Waiting,
 };
 use kachel_wire::request::{
     BinaryRequest, BinaryVerb, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve,
@@ -196,7 +196,15 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             return Next::Later;
         };
         if open.login().is_some() {
-            return self.log_in(index, connection_of(connection), rest);
+            if !self.ready[index].is_worked_out() {
+                self.count_unstaged(index, self.on.login_bytes());
+                return self.log_in(index, connection_of(connection), rest);
+            }
+            if !self.settled() {
+                return Next::Again;
+            }
+            self.queue(index, Join::Back); // work, W1
+            return Next::Later;
         }
         if let Some(resume) = open.input_mut().take_resume() {
             return if self.keys(index, rest, resume) { Next::Again } else { Next::Later };
@@ -333,7 +341,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         refused: &Parsed<'_>,
     ) -> bool {
         debug_assert!(self.batch.is_empty(), "I1");
-        self.count_unstaged(index);
+        self.count_unstaged(index, REQUEST_BYTES);
         match refused {
             Parsed::Refused { refusal, line_bytes } => {
                 self.advance(index, *line_bytes);
@@ -375,13 +383,13 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Advances behind a request that was executed without being staged, and counts its work.
     fn advance_unstaged(&mut self, index: usize, bytes: usize) {
         self.advance(index, bytes);
-        self.count_unstaged(index);
+        self.count_unstaged(index, REQUEST_BYTES);
     }
 
     /// Counts the work of a request that is not staged.
-    fn count_unstaged(&mut self, index: usize) {
-        self.ready[index].work_bytes += REQUEST_BYTES;
-        self.tick.count(REQUEST_BYTES);
+    fn count_unstaged(&mut self, index: usize, bytes: u64) {
+        self.ready[index].work_bytes += bytes;
+        self.tick.count(bytes);
     }
 
     /// Pauses a connection. The rest of its input is served in a later tick.
@@ -602,6 +610,14 @@ impl<E: Engine> Serving<'_, E> {
             head: None,
             io_kind: self.io_kind,
         }
+    }
+
+    /// The work of a command of a client that logs in: a password may be compared with each line of
+    /// the file of users.
+    #[cold]
+    fn login_bytes(&self) -> u64 {
+        let compared = self.context.shared.with_users(Users::compared_bytes).unwrap_or(0);
+        REQUEST_BYTES + compared as u64
     }
 
     fn widen(&mut self, connection: ClientIndex, kept_bytes: usize) -> bool {

@@ -172,3 +172,21 @@ fn a_login_that_had_to_wait_is_answered_in_its_order() {
     world.settle();
     assert_eq!(client.read(), b"STORED\r\nEND\r\n");
 }
+
+/// The fault: these commands counted no work, so a client that pipelined them had no end of a turn.
+#[test]
+fn commands_before_the_login_end_a_turn() {
+    // Commands of a turn: each counts 2 KiB of 256, and the lines that a password is compared with.
+    let many: String = (0..2_000).map(|user| format!("user{user}:secret\n")).collect();
+    for (file, per_turn) in [(&b"alice:secret\n"[..], 127), (many.as_bytes(), 4)] {
+        let mut world = world(WorldOptions::default());
+        world.shared.set_users(users(file));
+        let client = world.connect();
+        assert_eq!(world.ask(&client, b"x\r\n"), REFUSED);
+        let commands = per_turn * 5;
+        let before = world.sum(|counters| &counters.conn_yields);
+        let told = world.ask(&client, "x\r\n".repeat(commands).as_bytes());
+        assert_eq!(told, REFUSED.repeat(commands));
+        assert_eq!(world.sum(|counters| &counters.conn_yields) - before, 4, "{per_turn} a turn");
+    }
+}

@@ -532,3 +532,17 @@ fn a_login_that_had_to_wait_is_answered_in_its_order() {
     world.settle();
     assert_eq!(client.read(), [known(AUTH), miss()].concat());
 }
+
+/// The fault: these requests counted no work, also those of a client that has logged in.
+#[test]
+fn requests_of_logins_end_a_turn() {
+    for (asked, expected) in [(version(), None), (login(), Some(known(AUTH)))] {
+        let mut world = world(WorldOptions::default());
+        let client = world.connect();
+        let reply = world.ask(&client, &asked);
+        assert!(expected.is_none_or(|expected| expected == reply));
+        let before = world.sum(|counters| &counters.conn_yields);
+        assert_eq!(world.ask(&client, &asked.repeat(300)), reply.repeat(300));
+        assert!(world.sum(|counters| &counters.conn_yields) - before >= 2);
+    }
+}

@@ -23,6 +23,7 @@ use kachel_engine::{
 use kachel_host::Budget;
 use kachel_segment::{
     ItemAt, NewItem, NewValue, NoSegment, Pool, Reclaimed, SegmentOptions, Segments,
+    UPKEEP_STEP_BYTES_MAX,
 };
 use kachel_table::{KeyHash, Location, Table};
 
@@ -33,6 +34,9 @@ use crate::leases::Leases;
 
 /// The most work of upkeep in one tick: slots moved, and items copied or dropped.
 pub const MAINTENANCE_ITEMS_MAX: usize = 64;
+/// The most work of upkeep in one tick, in bytes.
+pub const MAINTENANCE_BYTES_MAX: u64 = UPKEEP_STEP_BYTES_MAX
+    + (MAINTENANCE_ITEMS_MAX + SLOTS_OF_A_BUCKET_MAX) as u64 * MOVED_SLOT_BYTES;
 /// The most slots examined when the index grows in one call, because it was too full for a key.
 pub(crate) const GROWTH_SLOTS_MAX: usize = 4096;
 /// The slots of a bucket, which a step of the index's upkeep finishes.

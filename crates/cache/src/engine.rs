@@ -14,7 +14,7 @@ use kachel_engine::{
 use kachel_segment::{Item, Pool, WalkCursor};
 use kachel_stdx::{Landing, Place, Reader, SizeClasses};
 
-use crate::cache::{Cache, MAINTENANCE_ITEMS_MAX};
+use crate::cache::{Cache, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX};
 use crate::index::{TableIndex, note_copy_reads};
 use crate::item::CachedItem;
 use crate::large::{CachePinned, CacheUpload};
@@ -200,9 +200,12 @@ impl Engine for Cache {
     }
 
     fn maintain(&mut self, now: &Now) -> usize {
+        let before = self.work_bytes();
         let moved = self.maintain_index(MAINTENANCE_ITEMS_MAX);
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
-        moved + self.segments.maintain(now.second, &mut index, MAINTENANCE_ITEMS_MAX)
+        let items = self.segments.maintain(now.second, &mut index, MAINTENANCE_ITEMS_MAX);
+        debug_assert!(self.work_bytes() - before <= MAINTENANCE_BYTES_MAX, "a bounded step");
+        moved + items
     }
 
     fn walk(

@@ -29,7 +29,9 @@ mod stats;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use cache::{Cache, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min, index_bytes};
+pub use cache::{
+    Cache, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min, index_bytes,
+};
 pub use engine::CacheCommon;
 pub use item::CachedItem;
 /// The state that all shards of a process share: the memory, and the word that records every flush.

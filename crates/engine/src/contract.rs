@@ -378,8 +378,8 @@ pub trait Engine {
     /// evicted than were listed.
     fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64;
 
-    /// Executes a bounded step of upkeep. Returns the amount of work done; 0 means that there is no
-    /// work for now.
+    /// Executes a step of upkeep, which is bounded in [`Self::work_bytes`]. Returns the amount of
+    /// work done; 0 means that there is no work for now.
     fn maintain(&mut self, now: &Now) -> usize;
 
     /// Executes one step of a walk over all items: passes live items to `show`, from the cursor on,

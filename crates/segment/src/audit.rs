@@ -485,7 +485,7 @@ mod tests {
         upload.write(&vec![1; 2 * BLOCK_BYTES]).expect("memory suffices");
         let extent = upload.extent().expect("it has whole blocks");
         upload.disown_extent();
-        pool.free_extent(extent.id);
-        pool.free_extent(extent.id);
+        pool.free_extent(extent.id, extent.blocks);
+        pool.free_extent(extent.id, extent.blocks);
     }
 }

@@ -42,6 +42,6 @@ pub use limits::{
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
     Added, EvictedItem, Index, JoinPlace, NewItem, NewValue, NoSegment, Reclaimed, SavedItem,
-    SegmentOptions, SegmentStats, Segments, WalkCursor, Walked,
+    SegmentOptions, SegmentStats, Segments, UPKEEP_STEP_BYTES_MAX, WalkCursor, Walked,
 };
 pub use size_classes::{ClassCounts, ClassTotals};

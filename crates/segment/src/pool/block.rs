@@ -21,7 +21,8 @@
 //!   to an unfinished upload. Only the core that uses the shard's engine changes an extent that
 //!   belongs to an item, so that core reads the chain without the lock. Below it is called the
 //!   thread of the shard.
-//! - B2  An extent is freed once: by the thread that brings its state to 'dead, no pins'.
+//! - B2  An extent is freed once: by the thread that brings its state to 'dead, no pins'. If it is
+//!   long, that thread frees its first blocks, and `remains` has the rest.
 //! - B3  A block segment stands in the list of its number of free blocks. It is in no list if it
 //!   has no free block. It becomes idle when all its blocks are free.
 //! - B4  A pinned extent is neither freed nor moved. Blocks that are linked to it while it is
@@ -61,7 +62,7 @@ pub(crate) const GATHERED_BYTES_MAX: usize = GATHER_SEGMENTS_MAX * SEGMENT_BYTES
 
 /// One call of [`Pool::gather_blocks`] looks for blocks of its shard in at most this many segments,
 /// under the lock. Each used block there costs two cache lines.
-const GATHER_LOOKS_MAX: usize = 16;
+pub(crate) const GATHER_LOOKS_MAX: usize = 16;
 
 /// A round of calls examines at most this many of the emptiest segments. Fuller segments gain
 /// little, and the owners of the blocks in these segments are called to gather them.
@@ -74,6 +75,10 @@ pub(crate) struct Gathered {
     pub(crate) freed: bool,
     /// The number of blocks that were moved. If there are some, another round may move more.
     pub(crate) moved: usize,
+    /// Segments whose blocks were examined.
+    pub(crate) looks: usize,
+    /// Whether the step ended because it had moved as many blocks as it may.
+    pub(crate) is_cut: bool,
 }
 
 /// Bits of the number of blocks of an extent in the word of its item. The other bits of that half
@@ -158,11 +163,11 @@ impl ExtentTable {
         &self.region.words()[block as usize * 2]
     }
 
-    fn owner(&self, block: u32) -> &AtomicU64 {
+    pub(super) fn owner(&self, block: u32) -> &AtomicU64 {
         &self.region.words()[block as usize * 2 + 1]
     }
 
-    fn head(&self, extent: u32) -> &AtomicU64 {
+    pub(super) fn head(&self, extent: u32) -> &AtomicU64 {
         &self.region.words()[(self.blocks + extent as usize) * 2]
     }
 
@@ -175,15 +180,15 @@ impl ExtentTable {
     }
 }
 
-const fn pair(low: u32, high: u32) -> u64 {
+pub(super) const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-fn low(word: &AtomicU64) -> u32 {
+pub(super) fn low(word: &AtomicU64) -> u32 {
     word.load(Ordering::Relaxed) as u32
 }
 
-fn high(word: &AtomicU64) -> u32 {
+pub(super) fn high(word: &AtomicU64) -> u32 {
     (word.load(Ordering::Relaxed) >> 32) as u32
 }
 
@@ -191,7 +196,7 @@ fn high(word: &AtomicU64) -> u32 {
 #[derive(Debug)]
 pub(super) struct BlockLists {
     by_free_count: Vec<List>,
-    extents_unused: Vec<u32>,
+    pub(super) extents_unused: Vec<u32>,
     extents_touched: u32,
 }
 
@@ -316,7 +321,7 @@ impl Pool {
         Some(())
     }
 
-    fn give_block(&self, free: &mut Free, block: u32) {
+    pub(super) fn give_block(&self, free: &mut Free, block: u32) {
         self.arena.audit.dead(block as usize * BLOCK_BYTES);
         let count = self.blocks_per_segment() as u32;
         let segment = block / count;
@@ -467,10 +472,11 @@ impl Pool {
             state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, unpinned);
         assert!(before & PINS > 0, "B2: an extent is unpinned as often as it was pinned");
         let is_last = before & PINS == 1;
+        let blocks = ((before & !DEAD) >> PINNED_BLOCKS_SHIFT) as u32;
         if is_last && before & DEAD != 0 {
-            self.free_extent(id);
+            self.free_extent(id, blocks);
         }
-        is_last.then_some(((before & !DEAD) >> PINNED_BLOCKS_SHIFT) as u32)
+        is_last.then_some(blocks)
     }
 
     /// Whether the death of the extent's living item gives blocks back at once: it has some, and is
@@ -483,38 +489,19 @@ impl Pool {
     }
 
     /// Drops an extent whose item is gone: frees its blocks now, or has the last unpin free them
-    /// (B2). Returns the number of blocks that were freed.
+    /// (B2). Returns the number of blocks that were freed now.
     pub(crate) fn drop_extent(&self, extent: ExtentId) -> usize {
         let before = self.extents.state(extent.id).fetch_or(DEAD, Ordering::AcqRel);
         assert!(before & DEAD == 0, "B2: an extent dies once");
         if before != 0 {
             return 0;
         }
-        let freed = self.free_extent(extent.id);
-        debug_assert!(freed == extent.blocks as usize, "B1: as many blocks as its item says");
-        freed
+        self.free_extent(extent.id, extent.blocks)
     }
 
-    /// Frees the blocks of an extent. Returns their number. Cost: the lock, and four cache lines
-    /// for each block.
-    pub(crate) fn free_extent(&self, id: u32) -> usize {
-        let mut free = self.lock();
-        let mut freed = 0;
-        let mut block = self.first_block(id);
-        while block != NONE {
-            assert!(low(self.extents.owner(block)) == id, "B1: a chain stays in its extent");
-            let next = self.next_block(block);
-            self.give_block(&mut free, block);
-            (freed, block) = (freed + 1, next);
-        }
-        debug_assert!(freed > 0 && freed <= EXTENT_BLOCKS_MAX, "B1: an extent has blocks");
-        free.blocks.extents_unused.push(id);
-        freed
-    }
-
-    /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments that have any
-    /// into segments as full or fuller. `from` is the number of the emptiest that earlier calls
-    /// examined without success; it begins with 0.
+    /// Moves up to `blocks_max` blocks of `shard`'s unpinned extents out of the emptiest block
+    /// segments that have any into segments as full or fuller. `from` is the number of the emptiest
+    /// that earlier calls examined without success; it begins with 0.
     ///
     /// Blocks move only to segments that are as full or fuller, so calls that free nothing come to
     /// an end.
@@ -522,7 +509,12 @@ impl Pool {
     /// Only `shard`'s thread may call this, while it reads none of its large values (B1).
     /// Cost: the lock, for a walk over up to `GATHER_RANGE` lines, a search of `GATHER_LOOKS_MAX`
     /// segments, and the copies out of `GATHER_SEGMENTS_MAX`.
-    pub(crate) fn gather_blocks(&self, shard: u16, from: &mut usize) -> Gathered {
+    pub(crate) fn gather_blocks(
+        &self,
+        shard: u16,
+        from: &mut usize,
+        blocks_max: usize,
+    ) -> Gathered {
         let mut free = self.lock();
         let mut candidates = [NONE; GATHER_SEGMENTS_MAX];
         let (mut found, mut looks) = (0, 0);
@@ -536,13 +528,15 @@ impl Pool {
                 }
             }
         }
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered { looks, ..Gathered::default() };
         for &segment in &candidates[..found] {
-            let Gathered { freed, moved } = self.empty_segment(&mut free, segment, shard);
+            let left = blocks_max - gathered.moved;
+            let (moved, freed) = self.empty_segment(&mut free, segment, shard, left);
             debug_assert!(moved > 0 || !freed, "a segment comes free by a move");
             gathered.moved += moved;
             gathered.freed = freed;
-            if freed {
+            gathered.is_cut = !freed && gathered.moved == blocks_max;
+            if freed || gathered.is_cut {
                 return gathered;
             }
         }
@@ -577,8 +571,15 @@ impl Pool {
             && self.extents.state(extent).load(Ordering::Acquire) == 0
     }
 
-    /// Moves what can be moved out of `segment`.
-    fn empty_segment(&self, free: &mut Free, segment: u32, shard: u16) -> Gathered {
+    /// Moves what can be moved out of `segment`, at most `blocks_max` blocks. Returns how many were
+    /// moved, and whether the segment became free.
+    fn empty_segment(
+        &self,
+        free: &mut Free,
+        segment: u32,
+        shard: u16,
+        blocks_max: usize,
+    ) -> (usize, bool) {
         let count = self.blocks_per_segment() as u32;
         let bits = self.metas.free_blocks(segment);
         let free_before = bits.count_ones();
@@ -587,14 +588,19 @@ impl Pool {
             || bits == 0
             || room_elsewhere < count - free_before
         {
-            return Gathered::default();
+            return (0, false);
         }
         // Out of the lists while it is emptied, so that no block moves within the segment.
         free.blocks.by_free_count[free_before as usize].remove(&self.metas, segment);
         let mut bits_now = bits;
+        let mut left = blocks_max;
         for bit in (0..count).filter(|bit| bits & 1 << bit == 0) {
             let source = segment * count + bit;
+            if left == 0 {
+                break;
+            }
             if self.is_movable(source, shard) {
+                left -= 1;
                 let Some(target) = self.take_cut_block(free, free_before as usize) else { break };
                 self.move_block(source, target);
                 bits_now |= 1 << bit;
@@ -607,11 +613,11 @@ impl Pool {
         if bits_now.count_ones() == count {
             self.free_blocks.fetch_sub(count, Ordering::Relaxed);
             self.give_raw(free, segment);
-            return Gathered { freed: true, moved };
+            return (moved, true);
         }
         let list = &mut free.blocks.by_free_count[bits_now.count_ones() as usize];
         list.push_back(&self.metas, segment);
-        Gathered { freed: false, moved }
+        (moved, false)
     }
 
     /// Moves a block that may be moved to `target`, which was taken for it.

@@ -14,6 +14,7 @@
 //! - I5  Once the kernel has refused to take pages back, it is not asked again: idle segments stay
 //!   charged, and are used again.
 
+mod remains;
 mod upload;
 mod pinned;
 mod block;
@@ -35,8 +36,10 @@ use loom::sync::{Mutex, MutexGuard};
 use shuttle::sync::{Mutex, MutexGuard};
 
 use block::{BlockLists, BlockQueue, ExtentTable, TABLE_BYTES_PER_BLOCK};
-pub(crate) use block::{ExtentId, GATHERED_BYTES_MAX, Gathered, Linked};
+pub(crate) use block::{ExtentId, GATHER_LOOKS_MAX, GATHERED_BYTES_MAX, Gathered, Linked};
 pub use pinned::Pinned;
+pub(crate) use remains::FREED_BLOCKS_MAX;
+use remains::Remains;
 pub use upload::Upload;
 
 use crate::arena::Arena;
@@ -106,7 +109,7 @@ pub struct PoolBooks {
     pub charge_bytes: u64,
     /// Charged segments that are not in use. Readers may still be in some of them.
     pub idle_segments: u64,
-    /// Blocks free in segments that also hold used ones.
+    /// Blocks free in segments that also hold used ones, and those that are about to be freed.
     pub free_blocks: u64,
     /// Blocks that a segment is cut into.
     pub blocks_per_segment: u64,
@@ -130,6 +133,8 @@ pub struct Pool {
     released: AtomicU32,
     idle: AtomicU32,
     free_blocks: AtomicU32,
+    /// Blocks of dead extents that are not freed yet.
+    remaining_blocks: AtomicU32,
     /// Segments that shards below their share could not get.
     asked: AtomicU32,
     /// Times that a shard could not free a segment by moving its own blocks.
@@ -158,6 +163,8 @@ struct Free {
     retired: VecDeque<(u32, Stamp)>,
     released: Vec<u32>,
     blocks: BlockLists,
+    /// Dead extents that have blocks left (`remains`).
+    remains: Vec<Remains>,
 }
 
 impl Pool {
@@ -188,6 +195,7 @@ impl Pool {
             released: AtomicU32::new(0),
             idle: AtomicU32::new(0),
             free_blocks: AtomicU32::new(0),
+            remaining_blocks: AtomicU32::new(0),
             asked: AtomicU32::new(0),
             gather_calls: AtomicU32::new(0),
             generations: AtomicU64::new(1),
@@ -203,6 +211,7 @@ impl Pool {
                 retired: VecDeque::with_capacity(segments as usize),
                 released: Vec::with_capacity(segments as usize),
                 blocks: BlockLists::new(),
+                remains: Vec::new(),
             }),
         }))
     }
@@ -236,7 +245,7 @@ impl Pool {
             charged_segments: charged.into(),
             charge_bytes: self.charge_bytes(),
             idle_segments: u64::from(self.idle.load(Ordering::Relaxed) + self.retired_segments()),
-            free_blocks: self.free_blocks.load(Ordering::Relaxed).into(),
+            free_blocks: (self.free_blocks() + self.remaining_blocks() as usize) as u64,
             blocks_per_segment: self.blocks_per_segment() as u64,
         }
     }
@@ -591,6 +600,11 @@ impl Pool {
     /// Blocks free in segments that also hold used ones.
     pub(crate) fn free_blocks(&self) -> usize {
         self.free_blocks.load(Ordering::Relaxed) as usize
+    }
+
+    /// Blocks of dead extents that are not freed yet. Cost: a load.
+    pub(crate) fn remaining_blocks(&self) -> u32 {
+        self.remaining_blocks.load(Ordering::Relaxed)
     }
 
     pub(crate) const fn blocks_per_segment(&self) -> usize {

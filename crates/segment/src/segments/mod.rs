@@ -55,6 +55,7 @@ pub use walk::{WalkCursor, Walked};
 use self::context::Context;
 use self::log::{Log, LogOptions};
 pub use self::reclaimer::Reclaimed;
+pub use self::reclaimer::allowance::UPKEEP_STEP_BYTES_MAX;
 pub use self::reclaimer::evicted::EvictedItem;
 use self::reclaimer::{GHOST_PERCENT, Reclaimer};
 use crate::item::{FoundItem, Item};
@@ -293,9 +294,10 @@ impl Segments {
         self.log.note_flush(now)
     }
 
-    /// Does the upkeep that is due, for about `items_max` items at most: frees expired and flushed
-    /// segments, gives memory back when the budget is overdrawn or another shard is short, and
-    /// keeps one segment ready when memory is full. Returns the number of items handled; 0 when
+    /// Does the upkeep that is due, for about `items_max` items at most, and with at most
+    /// [`UPKEEP_STEP_BYTES_MAX`] of work: frees what is left of long values, frees expired and
+    /// flushed segments, gives memory back when the budget is overdrawn or another shard is short,
+    /// and keeps one segment ready when memory is full. Returns the number of items handled; 0 when
     /// nothing is due.
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let items = self.reclaimer.maintain(&mut self.log, &mut Context { now, index }, items_max);

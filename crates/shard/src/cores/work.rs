@@ -20,6 +20,8 @@
 //!   have parked have a bound of the same size for themselves.
 //! - W3  The engine bounds the work of one request: by its own bytes, by a few blocks, and by what
 //!   making room for these may cost (`kachel_segment`, E1 of `extend` and B1 of `allowance`).
+//! - W4  The engine bounds the work of one step of its upkeep (`kachel_segment`, B2 of
+//!   `allowance`). A hold has at most one such step, beside the requests.
 
 use std::cell::Cell;
 use std::fmt;

@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use kachel_cache::MAINTENANCE_BYTES_MAX;
 use kachel_io::FarEnd;
 use kachel_shard::{HOLD_BYTES_MAX, TICK_BYTES_MAX, TURN_BYTES_MAX};
 use kachel_testkit::{World, WorldOptions};
@@ -22,10 +23,8 @@ const PREPENDS_OF_A_DATAGRAM: usize = 520;
 const SIZES: [usize; 2] = [900_000, 15_000_000];
 /// Bytes of memory of each server.
 const MEMORY_BYTES: u64 = 96 << 20;
-/// The most work of the last request of a turn or a hold, and of the upkeep beside it: 128 KiB, and
-/// 256 bytes for each block of 16 KiB of the values that a step of upkeep frees after a flush.
-/// These may be all of them.
-const REQUEST_BYTES_MAX: u64 = (128 << 10) + (MEMORY_BYTES >> 14) * 256;
+/// The most work of the last request of a turn or a hold, and of the upkeep beside it.
+const REQUEST_BYTES_MAX: u64 = (128 << 10) + MAINTENANCE_BYTES_MAX;
 
 fn options(shards: u16) -> WorldOptions {
     let (memory_bytes, item_bytes_max, connections_max) = (MEMORY_BYTES, 32 << 20, 300);
@@ -208,4 +207,22 @@ fn clients_that_pipeline_have_their_turns_in_order() {
     let ticks = world.sum(|counters| &counters.busy_ticks);
     assert!(ticks > 40, "{ticks} ticks: no tick served all");
     world.audit();
+}
+
+/// The fault: a step of upkeep freed all values of a flush, whatever their size.
+#[test]
+fn upkeep_of_long_values_holds_an_engine_for_bounded_work() {
+    for request in ["flush_all\r\n", "delete k0\r\ndelete k1\r\ndelete k2\r\n"] {
+        let mut world = world(1);
+        let client = world.connect();
+        for key in ["k0", "k1", "k2"] {
+            set(&mut world, &client, key, 28 << 20);
+        }
+        world.ask(&client, request.as_bytes());
+        world.settle();
+        let hold = most(&world, |counters| &counters.longest_hold_bytes);
+        assert!(hold <= MAINTENANCE_BYTES_MAX, "{request}: {hold} bytes in a hold");
+        assert_eq!(world.pool.books().free_blocks, 0, "all blocks came back");
+        world.audit();
+    }
 }

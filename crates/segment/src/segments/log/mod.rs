@@ -56,7 +56,10 @@ const AHEAD_SEGMENTS_MIN: usize = 64;
 
 /// A block that is freed counts as this many bytes of work: its links and owner, and the lists of
 /// its segment.
-const FREED_BLOCK_BYTES: usize = 4 * CACHE_LINE_BYTES;
+pub(crate) const FREED_BLOCK_BYTES: usize = 4 * CACHE_LINE_BYTES;
+
+/// A segment whose times are looked at counts as this many bytes of work: its line in `meta`.
+pub(crate) const LOOKED_SEGMENT_BYTES: usize = CACHE_LINE_BYTES;
 
 /// How a log is kept.
 #[derive(Clone, Copy, Debug)]
@@ -344,7 +347,7 @@ impl Log {
         }
         if let Some(extent) = item.extent() {
             let freed = self.pool.drop_extent(extent);
-            self.work_bytes += (freed * FREED_BLOCK_BYTES) as u64;
+            self.note_work(freed * FREED_BLOCK_BYTES);
         }
         self.bury(at);
         debug_assert!(!self.owns(self.pool.segment_of(at)) || Item::load(&self.pool, at).is_dead());
@@ -470,6 +473,7 @@ impl Log {
     pub(crate) fn next_expired(&mut self, now: u32, looks_max: usize) -> Option<u32> {
         for _ in 0..looks_max {
             let segment = self.owned.next_in_pass(now)?;
+            self.note_work(LOOKED_SEGMENT_BYTES);
             debug_assert!(self.owns(segment), "L1");
             if self.is_expired(segment, now) {
                 return Some(segment);

@@ -16,9 +16,12 @@
 //! Invariants:
 //! - B1  A request examines at most as many items as its walks would find in segments that are full
 //!   of the smallest items.
+//! - B2  A step of upkeep does nothing more once its work has reached `UPKEEP_BYTES_MAX`. One
+//!   action of it does at most `ACTION_BYTES_MAX`.
 
 use crate::layout::ITEM_BYTES_MIN;
 use crate::limits::SEGMENTS_PER_SHARD;
+use crate::pool::GATHERED_BYTES_MAX;
 
 /// Jobs that one request begins in a store to make room, each over one segment. A guess: one is
 /// enough for a small item where a 128th of a segment is dead, and fruitless jobs delay others.
@@ -44,6 +47,20 @@ pub(crate) const GATHERS_MAX: usize = 1024;
 /// guess: copies that take a millisecond.
 pub(crate) const GATHER_BYTES_MAX: usize = 4 << 20;
 
+/// The work in bytes after which a step of upkeep begins nothing more (B2). A guess: half of that
+/// after which a core of `kachel-shard` releases an engine.
+pub(crate) const UPKEEP_BYTES_MAX: u64 = 128 << 10;
+
+/// The most work in bytes of one action of a step of upkeep (B2): a search for segments that have
+/// expired, and then a step of gathering. All others are less.
+pub(crate) const ACTION_BYTES_MAX: u64 = 512 << 10;
+
+/// The most work in bytes of one step of upkeep (B2).
+pub const UPKEEP_STEP_BYTES_MAX: u64 = UPKEEP_BYTES_MAX + ACTION_BYTES_MAX;
+
+/// Bytes that the gathering of one step of upkeep may move. A guess.
+pub(crate) const UPKEEP_GATHER_BYTES_MAX: usize = 128 << 10;
+
 /// Walks of one request in addition to the jobs and strips that it begins.
 const OTHER_WALKS_MAX: usize = 2;
 
@@ -55,6 +72,10 @@ pub(super) struct Allowance {
     gathers: usize,
     /// Bytes that gathering may still move.
     gather_bytes: usize,
+    /// The most bytes that one step of gathering moves.
+    gather_step_bytes: usize,
+    /// The work of the log at which a step of upkeep ends. A request has no such end.
+    work_end: Option<u64>,
     /// Walks in all (B1).
     walks_max: usize,
     /// Items that a step of upkeep may examine in addition to its walks.
@@ -77,21 +98,25 @@ impl Allowance {
             strips,
             gathers: GATHERS_MAX * segments,
             gather_bytes: GATHER_BYTES_MAX,
+            gather_step_bytes: GATHERED_BYTES_MAX,
+            work_end: None,
             walks_max,
             spare_items: 0,
             items: 0,
         }
     }
 
-    /// The allowance of a step of upkeep over `items` items. The step may begin as many jobs as
-    /// that takes.
-    pub(super) const fn of_upkeep(items: usize) -> Self {
+    /// The allowance of a step of upkeep over `items` items, when the log has done `work_bytes`.
+    /// The step may begin as many jobs as that takes.
+    pub(super) const fn of_upkeep(items: usize, work_bytes: u64) -> Self {
         let strips = UPKEEP_STRIPS_MAX;
         Self {
             jobs: 0,
             strips,
             gathers: GATHERS_MAX,
-            gather_bytes: GATHER_BYTES_MAX,
+            gather_bytes: UPKEEP_GATHER_BYTES_MAX,
+            gather_step_bytes: UPKEEP_GATHER_BYTES_MAX,
+            work_end: Some(work_bytes + UPKEEP_BYTES_MAX),
             walks_max: strips,
             spare_items: items,
             items: 0,
@@ -116,6 +141,16 @@ impl Allowance {
     /// Counts bytes that a step of gathering has moved.
     pub(super) const fn note_gathered(&mut self, bytes: usize) {
         self.gather_bytes = self.gather_bytes.saturating_sub(bytes);
+    }
+
+    /// The most bytes that the next step of gathering may move.
+    pub(super) const fn gather_step_bytes(&self) -> usize {
+        self.gather_step_bytes
+    }
+
+    /// Whether a step of upkeep must end, when the log has done `work_bytes`.
+    pub(super) fn is_worked_out(&self, work_bytes: u64) -> bool {
+        self.work_end.is_some_and(|end| work_bytes >= end)
     }
 
     /// Whether gathering has moved as many bytes as it may.

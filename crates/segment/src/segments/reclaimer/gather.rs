@@ -12,12 +12,16 @@
 
 use super::Reclaimer;
 use crate::limits::BLOCK_BYTES;
-use crate::pool::{GATHERED_BYTES_MAX, Gathered, Pool};
+use crate::pool::{CACHE_LINE_BYTES, GATHERED_BYTES_MAX, Gathered, Pool};
 use crate::segments::log::Log;
 
 /// Blocks are gathered from this many segments' worth of free blocks on. A guess: with fewer, each
 /// segment that is gathered may cost as many copies as it has blocks.
 const PLENTY_SEGMENTS: usize = 2;
+
+/// A block of a segment that is searched counts as this many bytes of work: its owner, and the head
+/// and state of its extent.
+pub(super) const LOOKED_BLOCK_BYTES: usize = 2 * CACHE_LINE_BYTES;
 
 /// The search for this shard's blocks in segments that have many free ones.
 #[derive(Debug, Default)]
@@ -62,13 +66,13 @@ impl Gathering {
         self.from > 0 && self.may_gather(pool, now)
     }
 
-    /// Runs one step. Returns what it did.
-    fn step(&mut self, pool: &Pool, shard: u16, now: u32) -> Gathered {
-        let gathered = pool.gather_blocks(shard, &mut self.from);
+    /// Runs one step, which moves up to `blocks_max` blocks. Returns what it did.
+    fn step(&mut self, pool: &Pool, shard: u16, now: u32, blocks_max: usize) -> Gathered {
+        let gathered = pool.gather_blocks(shard, &mut self.from, blocks_max);
         debug_assert!(gathered.moved > 0 || !gathered.freed, "H1");
         self.moved |= gathered.moved > 0;
         self.vain = None;
-        if !gathered.freed && self.from == 0 {
+        if !gathered.freed && !gathered.is_cut && self.from == 0 {
             let fruitless = !std::mem::take(&mut self.moved);
             let free_blocks = pool.free_blocks();
             self.vain = fruitless.then_some(InVain { second: now, free_blocks });
@@ -97,11 +101,12 @@ impl Reclaimer {
             return false;
         }
         let is_first = self.gathering.from == 0;
-        if self.gather_step(log, now) {
+        let gathered = self.gather_step(log, now);
+        if gathered.freed {
             log.refill_spare();
             return true;
         }
-        if is_first {
+        if is_first && !gathered.is_cut {
             self.gathering.heard = log.pool().call_to_gather();
         }
         false
@@ -123,14 +128,15 @@ impl Reclaimer {
         true
     }
 
-    /// Runs one step and counts its work. Returns whether a segment became free.
-    fn gather_step(&mut self, log: &mut Log, now: u32) -> bool {
-        let gathered = self.gathering.step(log.pool(), log.shard(), now);
+    /// Runs one step and counts its work.
+    fn gather_step(&mut self, log: &mut Log, now: u32) -> Gathered {
+        let step_bytes = self.allowance.gather_step_bytes();
+        let gathered = self.gathering.step(log.pool(), log.shard(), now, step_bytes / BLOCK_BYTES);
         let bytes = gathered.moved * BLOCK_BYTES;
-        debug_assert!(bytes <= GATHERED_BYTES_MAX, "one step is bounded");
-        log.note_work(bytes);
+        debug_assert!(bytes <= step_bytes.min(GATHERED_BYTES_MAX), "one step is bounded");
         self.allowance.note_gathered(bytes);
-        self.work_bytes += bytes as u64;
-        gathered.freed
+        let looked = gathered.looks * log.pool().blocks_per_segment() * LOOKED_BLOCK_BYTES;
+        self.note_work(log, bytes + looked);
+        gathered
     }
 }

@@ -147,7 +147,8 @@ impl Reclaimer {
     }
 
     /// Handles up to `items_max` items of the victim, fewer if a segment's worth of blocks became
-    /// free. Returns how many it handled. Ends the job at the victim's end.
+    /// free, or if a step of upkeep must end. Returns how many it handled. Ends the job at the
+    /// victim's end.
     pub(super) fn run_job(
         &mut self,
         log: &mut Log,
@@ -180,6 +181,10 @@ impl Reclaimer {
         let pool = Arc::clone(log.pool());
         let blocks_wanted = log.blocks().saturating_sub(pool.blocks_per_segment());
         for items in 0..items_max {
+            let work_bytes = log.work_bytes() + (items * EXAMINED_ITEM_BYTES) as u64;
+            if self.allowance.is_worked_out(work_bytes) {
+                return items; // B2 of `allowance`
+            }
             if items % AHEAD_ITEMS == 0 {
                 self.look_ahead(log, context.index);
             }

@@ -31,20 +31,23 @@ mod ghost;
 use std::io;
 use std::sync::Arc;
 
-use self::allowance::Allowance;
+use self::allowance::{
+    ACTION_BYTES_MAX, Allowance, UPKEEP_GATHER_BYTES_MAX, UPKEEP_STEP_BYTES_MAX,
+};
 use self::counts::Counts;
 use self::evicted::EvictedList;
-use self::gather::Gathering;
+use self::gather::{Gathering, LOOKED_BLOCK_BYTES};
 use self::ghost::Ghosts;
-use self::job::Job;
-use self::victim::Strips;
+use self::job::{EXAMINED_ITEM_BYTES, Job};
+use self::victim::{EXPIRY_LOOKS_MAX, Strips};
 use self::worth::Weights;
 use super::context::{Context, Index};
-use super::log::Log;
+use super::log::{FREED_BLOCK_BYTES, LOOKED_SEGMENT_BYTES, Log};
 use crate::item::Item;
-use crate::layout::ItemAt;
-use crate::pool::Pool;
+use crate::layout::{ITEM_BYTES_MAX, ItemAt};
+use crate::pool::{FREED_BLOCKS_MAX, GATHER_LOOKS_MAX, Pool};
 use crate::size_classes::ClassCounts;
+use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX};
 
 /// Part of memory spent on ghosts, in percent. A guess until traces are run.
 pub(crate) const GHOST_PERCENT: u64 = 1;
@@ -55,6 +58,23 @@ const STRIDE_ITEMS: usize = 64;
 /// A segment that is given back counts as this many items, so that one step of upkeep gives few
 /// segments to the kernel.
 const GIVEN_ITEMS: usize = 16;
+
+/// A segment that is given back to the kernel counts as this part of its bytes, as a divisor: 256
+/// bytes for each page. A guess.
+const RELEASED_PART: usize = 16;
+
+/// The most bytes of a search for segments that have expired, and of a step of gathering.
+const SEARCHED_BYTES_MAX: usize = EXPIRY_LOOKS_MAX * LOOKED_SEGMENT_BYTES;
+const GATHERED_IN_UPKEEP_MAX: usize = UPKEEP_GATHER_BYTES_MAX
+    + GATHER_LOOKS_MAX * (SEGMENT_BYTES_MAX / BLOCK_BYTES) * LOOKED_BLOCK_BYTES;
+
+const _: () = {
+    let most = ACTION_BYTES_MAX as usize;
+    assert!(SEARCHED_BYTES_MAX + GATHERED_IN_UPKEEP_MAX <= most, "B2 of allowance");
+    assert!(FREED_BLOCKS_MAX * FREED_BLOCK_BYTES + EXAMINED_ITEM_BYTES <= most);
+    assert!(ITEM_BYTES_MAX + EXAMINED_ITEM_BYTES <= most);
+    assert!(SEGMENT_BYTES_MAX / RELEASED_PART <= most);
+};
 
 /// The result of a search for memory to reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,8 +255,30 @@ impl Reclaimer {
         (self.allowance.items_max(segment_bytes), self.allowance.items())
     }
 
-    /// Does the upkeep that is due, for about `items_max` items at most. Returns the number of
-    /// items handled; 0 when nothing is due. See `Segments::maintain`.
+    /// Counts work of making room.
+    const fn note_work(&mut self, log: &mut Log, bytes: usize) {
+        log.note_work(bytes);
+        self.work_bytes += bytes as u64;
+    }
+
+    /// Frees more blocks of a large value that is gone, if any remain. Returns whether it did.
+    fn free_remains(&mut self, log: &mut Log) -> bool {
+        let freed = log.pool().free_remains();
+        debug_assert!(freed <= FREED_BLOCKS_MAX, "a piece is bounded");
+        self.note_work(log, freed * FREED_BLOCK_BYTES);
+        freed > 0
+    }
+
+    /// Gives an idle segment to the kernel, if there is one. Returns whether it did.
+    fn release_next(&mut self, log: &mut Log) -> bool {
+        let released = log.pool().release_next(log.own());
+        self.note_work(log, if released { log.pool().segment_bytes() / RELEASED_PART } else { 0 });
+        released
+    }
+
+    /// Does the upkeep that is due, for about `items_max` items at most, and within a bound of work
+    /// (B2 of `allowance`). Returns the number of items handled; 0 when nothing is due. See
+    /// `Segments::maintain`.
     pub(crate) fn maintain(
         &mut self,
         log: &mut Log,
@@ -244,12 +286,17 @@ impl Reclaimer {
         items_max: usize,
     ) -> usize {
         self.turned = 0;
-        self.allowance = Allowance::of_upkeep(items_max);
+        let before = log.work_bytes();
+        self.allowance = Allowance::of_upkeep(items_max, before);
         log.settle_awaited();
         // It counts even if it frees nothing, because the shard that called waits for the whole
         // round.
         let mut items = if self.gather_when_called(log, context.now) { GIVEN_ITEMS } else { 0 };
-        while items < items_max {
+        while items < items_max && !self.allowance.is_worked_out(log.work_bytes()) {
+            if self.free_remains(log) {
+                items += GIVEN_ITEMS;
+                continue;
+            }
             if self.is_job_idle(log) {
                 self.leave_job(log);
             } else if self.is_evicting() && self.gather(log, context.now) {
@@ -257,11 +304,12 @@ impl Reclaimer {
                 continue;
             }
             if self.job.is_none() {
-                if log.pool().budget.overdrawn_bytes() > 0 && log.pool().release_next(log.own()) {
+                if log.pool().budget.overdrawn_bytes() > 0 && self.release_next(log) {
                     items += GIVEN_ITEMS;
                     continue;
                 }
                 if !self.find_due(log, context.now) {
+                    items += usize::from(self.strips.is_looking());
                     break;
                 }
             }
@@ -269,6 +317,8 @@ impl Reclaimer {
             items += if self.job.is_none() { handled.max(GIVEN_ITEMS) } else { handled };
         }
         debug_assert!(items <= items_max + GIVEN_ITEMS, "a step of upkeep is bounded");
+        let work = log.work_bytes() - before;
+        debug_assert!(work <= UPKEEP_STEP_BYTES_MAX, "B2 of allowance: {work} bytes");
         items
     }
 
@@ -283,6 +333,9 @@ impl Reclaimer {
             return Reclaimed::Refused;
         }
         self.begin_request(log, bytes);
+        if self.free_remains(log) && log.pool().budget.overdrawn_bytes() > 0 {
+            return Reclaimed::Refused; // The excess goes back in steps, these blocks first.
+        }
         if log.pool().budget.overdrawn_bytes() > 0 || log.pool().keeps_pages() {
             if self.job.is_none() {
                 self.find_victim(log, context.now);
@@ -353,8 +406,14 @@ impl Reclaimer {
         assert!(!self.awaits_kill(log), "what was replaced before is dead by now");
         self.turned = 0;
         loop {
+            if is_enough(log) {
+                return Reclaimed::Made;
+            }
+            if self.free_remains(log) {
+                continue; // Nothing is dropped while there are blocks of values that are gone.
+            }
             let may_gather = wanted == Wanted::Segments && self.is_evicting();
-            if is_enough(log) || may_gather && self.gather(log, context.now) && is_enough(log) {
+            if may_gather && self.gather(log, context.now) && is_enough(log) {
                 return Reclaimed::Made;
             }
             if coming(log) {
@@ -391,6 +450,9 @@ impl Reclaimer {
         context: &mut Context<'_, impl Index>,
     ) -> bool {
         debug_assert!(!self.evict, "a cache makes room in steps");
+        if self.free_remains(log) {
+            return true;
+        }
         if self.job.is_none() {
             if !self.allowance.take_job() {
                 return false;

@@ -25,7 +25,7 @@ use crate::segments::log::Log;
 use crate::segments::log::queues::{PINNED_MAX, Queue};
 
 /// The most segments that one call examines for expiry.
-const EXPIRY_LOOKS_MAX: usize = 4096;
+pub(super) const EXPIRY_LOOKS_MAX: usize = 4096;
 
 /// The most pinned segments that a request skips if it may strip no more.
 const PASSED_MAX: usize = 4096;
@@ -49,6 +49,17 @@ pub(super) struct Strips {
     /// The most bytes that were pinned during this count.
     pinned_bytes: u64,
     pub(super) fruitless: usize,
+    /// Where the search of an open segment goes on, if a step of upkeep ended within it.
+    looked: Option<Looked>,
+}
+
+/// A place in an open segment, before which there is nothing that a strip would drop.
+#[derive(Clone, Copy, Debug)]
+struct Looked {
+    segment: u32,
+    /// The segment's use, because it may be another one by the next step.
+    generation: u64,
+    offset: usize,
 }
 
 impl Strips {
@@ -56,10 +67,15 @@ impl Strips {
     fn renew(&mut self, now: u32, pinned_bytes: u64, limit_bytes: u64) {
         let was_much_unpinned = pinned_bytes + limit_bytes / UNPINNED_PART <= self.pinned_bytes;
         if self.second != now || was_much_unpinned {
-            *self = Self { second: now, pinned_bytes, fruitless: 0 };
+            *self = Self { second: now, pinned_bytes, fruitless: 0, looked: self.looked };
         }
         self.pinned_bytes = self.pinned_bytes.max(pinned_bytes);
         debug_assert!(self.second == now, "C2: strips are counted by the second");
+    }
+
+    /// Whether a search of an open segment goes on in the next step.
+    pub(super) const fn is_looking(&self) -> bool {
+        self.looked.is_some()
     }
 }
 
@@ -67,6 +83,9 @@ impl Reclaimer {
     /// Begins work that is due although no request waits for room. Returns whether there was any.
     pub(super) fn find_due(&mut self, log: &mut Log, now: u32) -> bool {
         assert!(self.job.is_none(), "V1");
+        if self.allowance.is_worked_out(log.work_bytes()) {
+            return true; // The next step finds it.
+        }
         let overdrawn_bytes = log.pool().budget.overdrawn_bytes();
         if overdrawn_bytes > 0 && !log.pool().keeps_pages() {
             let retired = u64::from(log.pool().retired_segments());
@@ -147,7 +166,10 @@ impl Reclaimer {
 
     /// Makes the next segment whose items expired or were flushed the victim.
     fn find_expired(&mut self, log: &mut Log, now: u32) -> Found {
-        let Some(segment) = log.next_expired(now, EXPIRY_LOOKS_MAX) else { return Found::Nothing };
+        let before = log.work_bytes();
+        let segment = log.next_expired(now, EXPIRY_LOOKS_MAX);
+        self.work_bytes += log.work_bytes() - before;
+        let Some(segment) = segment else { return Found::Nothing };
         debug_assert!(!log.pool().metas.is_pinned(segment), "V3");
         self.begin_job(log, segment, Kind::Compact)
     }
@@ -185,31 +207,42 @@ impl Reclaimer {
             if !may_strip_open || !self.allowance.take_strip() {
                 continue;
             }
-            if self.has_droppable(log, open) && self.allowance.may_strip() {
-                return Some(open);
+            match self.has_droppable(log, open) {
+                Some(true) if self.allowance.may_strip() => return Some(open),
+                // It stays open: small items may still find room in it.
+                Some(_) => self.strips.fruitless += 1,
+                None => {}
             }
-            // It stays open: small items may still find room in it.
-            self.strips.fruitless += 1;
         }
         None
     }
 
-    /// Whether a strip would drop anything. Cost: examines each item of the segment.
-    fn has_droppable(&mut self, log: &mut Log, segment: u32) -> bool {
-        let mut offset = SEGMENT_HEAD_BYTES;
-        let mut items = 0;
-        while let Some((item, next)) = log.pool().item_in(segment, offset) {
+    /// Whether a strip would drop anything. `None` if a step of upkeep ends before that is known;
+    /// the next one goes on. Cost: examines each item of the segment.
+    fn has_droppable(&mut self, log: &mut Log, segment: u32) -> Option<bool> {
+        let generation = log.pool().generation(segment);
+        let is_same = |at: &Looked| at.segment == segment && at.generation == generation;
+        let looked = self.strips.looked.take().filter(is_same);
+        let mut offset = looked.map_or(SEGMENT_HEAD_BYTES, |looked| looked.offset);
+        let (before, mut items) = (log.work_bytes(), 0);
+        let has_droppable = loop {
+            if self.allowance.is_worked_out(before + (items * EXAMINED_ITEM_BYTES) as u64) {
+                self.strips.looked = Some(Looked { segment, generation, offset });
+                break None;
+            }
+            let Some((item, next)) = log.pool().item_in(segment, offset) else {
+                break Some(false);
+            };
             debug_assert!(next > offset, "J1");
             items += 1;
             if self.may_drop(&item) {
-                break;
+                break Some(true);
             }
             offset = next;
-        }
+        };
         self.allowance.note_items(items, log.pool().segment_bytes());
-        log.note_work(items * EXAMINED_ITEM_BYTES);
-        self.work_bytes += (items * EXAMINED_ITEM_BYTES) as u64;
-        log.pool().item_in(segment, offset).is_some()
+        self.note_work(log, items * EXAMINED_ITEM_BYTES);
+        has_droppable
     }
 }
 

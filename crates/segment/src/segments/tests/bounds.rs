@@ -1,6 +1,8 @@
 //! The work that one request causes while room is made, in full memory.
 
-use super::super::reclaimer::allowance::{CACHE_JOBS_MAX, STORE_JOBS_MAX, STRIPS_MAX};
+use super::super::reclaimer::allowance::{
+    CACHE_JOBS_MAX, STORE_JOBS_MAX, STRIPS_MAX, UPKEEP_BYTES_MAX, UPKEEP_STEP_BYTES_MAX,
+};
 use super::index::{Random, Shard, pattern};
 use crate::{BLOCK_BYTES, Pinned, SEGMENT_BYTES_MIN};
 
@@ -120,4 +122,80 @@ fn a_request_gives_up_after_its_jobs_when_a_reader_keeps_what_comes_back() {
     assert!(evicted > 0 && evicted < number, "not all of memory for one request: {evicted}");
     reader.round_over();
     assert!(shard.set(b"later", &[7; 200], NOW).is_ok(), "what was freed may be used now");
+}
+
+/// Items of one step of upkeep, as the engine asks for them.
+const STEP_ITEMS: usize = 64;
+/// Steps in which any upkeep below ends.
+const STEPS_MAX: usize = 100_000;
+
+/// Does upkeep until nothing is due. Returns the work of the step that did most, in bytes, and the
+/// number of steps.
+fn longest_step(shard: &mut Shard, now: u32) -> (u64, usize) {
+    let mut longest = 0;
+    for step in 0..STEPS_MAX {
+        let before = shard.segments.work_bytes();
+        let items = shard.segments.maintain(now, &mut shard.index, STEP_ITEMS);
+        longest = longest.max(shard.segments.work_bytes() - before);
+        if items == 0 {
+            return (longest, step);
+        }
+    }
+    panic!("upkeep ends");
+}
+
+/// The fault: a step ended only after 64 items, whatever their size.
+#[test]
+fn a_step_of_upkeep_has_a_bound_in_bytes() {
+    const MEMORY: u64 = 128 << 20;
+    // Bytes of a value, their number, and whether the values are pinned for a while.
+    let rows =
+        [(24 << 20, 4, false), (24 << 20, 4, true), (900_000, 100, false), (16_000, 6000, false)];
+    for (bytes, count, is_pinned) in rows {
+        for evict in [true, false] {
+            let mut shard = Shard::new(MEMORY, evict);
+            let mut pins = Vec::new();
+            for number in 0..count {
+                let value = pattern(number, bytes);
+                let at = shard.set(format!("{number}").as_bytes(), &value, NOW).expect("room");
+                shard.segments.note_access(at, NOW);
+                pins.extend(is_pinned.then(|| shard.segments.pin(at)));
+            }
+            // Less memory: what was read is copied, the rest is dropped.
+            let limit = if evict { MEMORY / 2 } else { MEMORY };
+            shard.budget.set_limit_bytes(limit);
+            let shrunk = longest_step(&mut shard, NOW);
+            shard.flush(NOW + 1);
+            let flushed = longest_step(&mut shard, NOW + 1);
+            pins.clear();
+            let unpinned = longest_step(&mut shard, NOW + 1);
+            let longest = [shrunk, flushed, unpinned].map(|step| step.0);
+            let most = longest.into_iter().max().expect("three");
+            assert!(most <= UPKEEP_STEP_BYTES_MAX, "{bytes} bytes: {longest:?}");
+            assert_eq!(shard.segments.pool().free_blocks(), 0);
+            assert_eq!(shard.segments.pool().books().free_blocks, 0, "no block remains");
+            shard.segments.audit();
+            shard.assert_all_comes_back(NOW + 2);
+        }
+    }
+}
+
+/// A value that takes most memory is freed in pieces, and the next one finds its room at once.
+#[test]
+fn the_room_of_a_value_that_is_gone_is_found_at_once() {
+    for evict in [true, false] {
+        let mut shard = Shard::new(64 << 20, evict);
+        for turn in 0..4 {
+            let value = pattern(turn, 48 << 20);
+            shard.set(b"key", &value, NOW).expect("room");
+            assert_eq!(shard.value(b"key"), Some(value));
+            let before = shard.segments.work_bytes();
+            assert!(shard.delete(b"key"));
+            let work = shard.segments.work_bytes() - before;
+            assert!(work <= UPKEEP_BYTES_MAX, "{work} bytes to delete it");
+        }
+        assert_eq!(shard.segments.stats().evictions, 0);
+        shard.segments.audit();
+        shard.assert_all_comes_back(NOW + 1);
+    }
 }

@@ -289,20 +289,6 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// Formats a request that removes the item of a storage request, in the same protocol. Its
-    /// reply is of no use.
-    pub fn put_removal(&self, sink: &mut impl Sink) {
-        match self {
-            Self::Store(store) => sink.put_all([b"delete ", store.key, b" noreply\r\n"]),
-            Self::MetaSet { meta, .. } => {
-                let end: &[u8] = if meta.key.base64 { b" b q\r\n" } else { b" q\r\n" };
-                sink.put_all([b"md ", meta.key.text, end]);
-            }
-            Self::Binary(binary) => binary.put_removal(sink),
-            other => unreachable!("{other:?} stores nothing"),
-        }
-    }
-
     /// Formats the reply to a storage request whose value is refused. `reply` says why.
     pub fn answer_refusal(&self, sink: &mut impl Sink, reply: Reply) {
         match self {

@@ -20,10 +20,7 @@
 //! - I4  A value that is whole is stored in the same tick, unless there is no record to park its
 //!   request. A value without an end of its own may be whole without further input.
 
-use kachel_engine::{
-    Answer, Block, Common as _, Engine, Key, KeyHashes, Operation, Outcome, ReceiveValue as _,
-    Room, Verb,
-};
+use kachel_engine::{Block, Common as _, Engine, Key, KeyHashes, ReceiveValue as _, Room, Verb};
 use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
@@ -31,10 +28,8 @@ use kachel_wire::{Parsed, Reply, parse};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::observe::by_class::ItemBefore;
 use crate::observe::counters::Counters;
 use crate::request::apply::{Applier, room_for_answer};
-use crate::request::logging::Logged;
 use crate::waiting::engines::{Engines, Entered};
 use crate::waiting::parked::Ask;
 use crate::waiting::records::{NoRecord, Outgoing, Records};
@@ -443,12 +438,9 @@ impl<'a, E: Engine> Values<'a, E> {
         );
         let is_too_large = reply == Reply::TooLarge;
         if request.removes_when_refused(is_too_large) {
-            let mut removal = self.uploads.keep_line(b"");
-            request.put_removal(&mut removal);
-            let removed = self.remove_stale(connection, request, &removal);
-            self.uploads.reuse_line(removal);
-            removed?;
+            self.remove_stale(connection, request)?;
         }
+        self.context.sample_refused(key_of(request, &mut [0; KEY_BYTES_MAX]));
         if self.context.log.is_on() {
             self.log_refused(connection, request, is_too_large);
         }
@@ -478,35 +470,22 @@ impl<'a, E: Engine> Values<'a, E> {
         &mut self,
         connection: ClientIndex,
         request: &Request<'_>,
-        removal: &[u8],
     ) -> Result<(), NoRecord> {
-        debug_assert!(matches!(parse(removal, 0), Parsed::Request { .. }), "a removal is whole");
         let mut space = [0; KEY_BYTES_MAX];
-        let context = self.context;
+        let (context, is_meta) = (self.context, request.is_meta());
         let key = context.hasher.key(key_of(request, &mut space));
         let owner = context.hasher.owner(key.hashes());
         if let Some(mut engine) = self.take(connection, owner) {
-            let operation = &Operation::delete(key);
-            let before = match context.log.is_on() {
-                true => context.look_before(&mut *engine, operation),
-                false => ItemBefore::default(),
-            };
-            let answer = engine.execute(operation, &mut Block::None, None, &context.now());
-            let Answer::Done(Outcome { ref verdict, .. }, _) = answer else {
-                unreachable!("a delete waits for no room");
-            };
-            if context.log.is_on() {
-                let descriptor = context.log.descriptor(connection);
-                let (value_bytes, is_meta) = (None, request.is_meta());
-                let logged =
-                    Logged { operation, verdict, value_bytes, before, is_meta, descriptor };
-                context.log_operation(logged);
-            }
+            let descriptor =
+                if context.log.is_on() { context.log.descriptor(connection) } else { 0 };
+            let removed =
+                Applier { engine: &mut *engine, context }.removal(key, is_meta, None, descriptor);
+            assert!(removed.is_ok(), "a delete waits for no room");
             return Ok(());
         }
         let Self { engines, clients, records, .. } = self;
-        let (ask, key, room) = (Ask::Line, Some(key), AnswerRoom::default());
-        let outgoing = Outgoing { ask, text: removal, key, reads_value: false, room };
+        let (ask, text, room) = (Ask::Removal { is_meta }, key.bytes(), AnswerRoom::default());
+        let outgoing = Outgoing { ask, text, key: Some(key), reads_value: false, room };
         // The refusal is a later reply, so it is sent after the answer to this request.
         let work = records.prepare(context, clients, connection, owner, outgoing)?;
         drop(engines.park(work, context));

@@ -9,7 +9,7 @@
 //!   engine delays is neither counted nor answered yet.
 
 use kachel_engine::{
-    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Verb,
+    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Verb, Verdict,
 };
 use kachel_net::{AnswerRoom, Resume};
 use kachel_wire::format::{self, KeyReply};
@@ -125,6 +125,42 @@ impl<E: Engine> Applier<'_, E> {
                 Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => Applied::Later(ticket), // I1
+        }
+    }
+
+    /// Removes the item of a storage request whose value was refused. It is a part of that request:
+    /// it has no reply, and no count of deletes has it, as in memcached.
+    ///
+    /// Errors: the engine delays it, and nothing was done (I1).
+    #[cold]
+    pub(crate) fn removal(
+        self,
+        key: Key<'_>,
+        is_meta: bool,
+        ticket: Option<Ticket>,
+        descriptor: i32,
+    ) -> Result<Durability, Ticket> {
+        let operation = &Operation::delete(key);
+        let context = self.context;
+        let before = match context.log.is_on() {
+            true => context.look_before(self.engine, operation),
+            false => ItemBefore::default(),
+        };
+        match self.engine.execute(operation, &mut Block::None, ticket, &context.now()) {
+            Answer::Done(Outcome { ref verdict, .. }, durability) => {
+                debug_assert!(
+                    matches!(verdict, Verdict::Deleted | Verdict::Miss),
+                    "a plain delete"
+                );
+                if context.log.is_on() {
+                    let value_bytes = None;
+                    let logged =
+                        Logged { operation, verdict, value_bytes, before, is_meta, descriptor };
+                    context.log_operation(logged);
+                }
+                Ok(durability)
+            }
+            Answer::Later(ticket) => Err(ticket),
         }
     }
 

@@ -119,6 +119,14 @@ impl Context {
         self.count_prefix(operation.key.bytes(), what);
     }
 
+    /// Counts a storage request whose value was refused before the engine saw it. As in memcached,
+    /// it is a set of its prefix.
+    #[cold]
+    pub(crate) fn sample_refused(&self, key: &[u8]) {
+        debug_assert!(!key.is_empty(), "a key has bytes");
+        self.count_prefix(key, PrefixCounts { sets: 1, ..NONE });
+    }
+
     fn count_prefix(&self, key: &[u8], what: PrefixCounts) {
         if self.shared.is_detailed() {
             let delimiter = self.shared.options.prefix_delimiter;

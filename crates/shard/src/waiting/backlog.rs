@@ -173,7 +173,7 @@ impl<E: Engine> Backlog<E> {
                 let _made = engine.make_upload_room(bytes, &context.now());
                 return done.push(work);
             }
-            Ask::Line | Ask::Key(_) => {}
+            Ask::Line | Ask::Key(_) | Ask::Removal { .. } => {}
         }
         debug_assert!(
             work.key().is_some_and(|key| {

@@ -48,6 +48,9 @@ pub(crate) enum Ask {
     Line,
     /// One key of a retrieval. The text is the key.
     Key(ReadTerms),
+    /// To remove the item of a storage request, a meta command or not, whose value was refused. The
+    /// text is the key.
+    Removal { is_meta: bool },
     /// To free memory for a large value. There is no text.
     MakeRoom { bytes: usize },
     /// A piece of a listing, from the cursor on. The answer says how the piece has ended. The text
@@ -180,6 +183,10 @@ impl<E: Engine> Parked<E> {
         let key = self.key().expect("it is about a key");
         let (applied, upload) = if let Ask::Key(terms) = self.ask {
             (applier.key(key, terms, ticket, &mut answer), None)
+        } else if let Ask::Removal { is_meta } = self.ask {
+            let removed = applier.removal(key, is_meta, ticket, answer.descriptor);
+            let answered = |durability| Applied::Answered(None, durability);
+            (removed.map_or_else(Applied::Later, answered), None)
         } else {
             let Parsed::Request { request, line_bytes } = parse(&self.text, 0) else {
                 unreachable!("a request that is parked was found well-formed");

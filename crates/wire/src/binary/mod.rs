@@ -36,7 +36,6 @@ pub use self::sasl::{
     MECHANISM_BYTES_MAX, SASL_MESSAGE_BYTES_MAX, SaslParsed, SaslRequest, parse_sasl,
 };
 pub use self::stats::binary_stats_topic;
-use crate::format::Sink;
 use crate::line::Parsed;
 use crate::refusal::BinaryRefusal;
 use crate::reply::{BinaryStatus, Reply};
@@ -269,16 +268,6 @@ impl BinaryRequest<'_> {
     /// token.
     pub(crate) const fn removes_when_refused(&self) -> bool {
         matches!(self.verb, BinaryVerb::Store { mode: StoreMode::Set, .. })
-    }
-
-    /// Formats a request that removes the item, quietly.
-    pub(crate) fn put_removal(&self, sink: &mut impl Sink) {
-        let mut header = [0; HEADER_BYTES];
-        let key_bytes = u32::try_from(self.key.len()).expect("a key has at most 250 bytes");
-        (header[0], header[1]) = (REQUEST_MAGIC, opcode::DELETEQ);
-        header[2..4].copy_from_slice(&key_bytes.to_be_bytes()[2..]);
-        header[8..12].copy_from_slice(&key_bytes.to_be_bytes());
-        sink.put_all([&header, self.key]);
     }
 
     /// The terms of a storage request; `None` for others.

@@ -20,7 +20,6 @@ pub(super) const GETK: u8 = 0x0c;
 pub(super) const APPEND: u8 = 0x0e;
 pub(super) const PREPEND: u8 = 0x0f;
 pub(super) const STAT: u8 = 0x10;
-pub(super) const DELETEQ: u8 = 0x14;
 pub(super) const TOUCH: u8 = 0x1c;
 pub(super) const GAT: u8 = 0x1d;
 pub(super) const SASL_LIST_MECHS: u8 = 0x20;

@@ -407,11 +407,6 @@ fn a_refused_set_is_answered_and_its_item_removed() {
         let mut told = Vec::new();
         request.answer_refusal(&mut told, Reply::TooLarge);
         assert_eq!(told, reply(opcode, 3, [b"", b"", b"Too large."], 0));
-        let mut removal = Vec::new();
-        request.put_removal(&mut removal);
-        let removal = of_key(&removal, 0);
-        assert_eq!((removal.verb, removal.key), (BinaryVerb::Delete, &b"key"[..]));
-        assert!(removal.head.is_quiet() && removal.compare_cas.is_none());
     }
 }
 

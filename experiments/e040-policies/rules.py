@@ -5,8 +5,12 @@ misses. They share no code with either program.
 """
 
 import math
-import random
 from collections import OrderedDict
+
+from xxhash import xxh64_intdigest
+
+# The seeds of the two hashes that give the places of a key in the sketch.
+SEEDS = (0x12345678, 0x12344321)
 
 
 class Queue(OrderedDict):
@@ -123,73 +127,89 @@ def arc(requests, capacity):
 def w_tinylfu(requests, capacity):
     """The window grows until the memory is full, and drains into both segments of the main memory.
 
+    Both segments are rounded down, so together they may be smaller than the main memory, which is filled
+    nevertheless. If the lower segment is over its size when a hit moves an object down into it, its
+    oldest object is evicted, and the next object that leaves the window takes that place without a
+    comparison.
+
     The sketch has room for as many objects as the main memory has bytes, notes no hits in the window,
     but objects that leave it, and is halved after 32 times as many hits as it has room for.
     """
-    window, segments = Queue(), [Queue(), Queue()]
-    main_max = capacity - int(capacity * 0.01)
-    segment_max = [main_max // 5, main_max // 5 * 4]
-    counters_max = min(math.ceil(14.378 * main_max), 2**31 - 1)
-    draw, counters, places, misses = random.Random(3), {}, {}, 0
-    hits = 0
+    window, lower, upper = Queue(), Queue(), Queue()
+    window_max = int(capacity * 0.01)
+    main_max = capacity - window_max
+    lower_max, upper_max = int(1 / 5 * main_max), int(4 / 5 * main_max)
+    # A Bloom filter's counters for a false positive in a thousand.
+    counters_max = min(math.ceil(-math.log(0.001) / 0.480453013918201 * main_max), 2**31 - 1)
+    counters, numbers, places, misses, hits = [], {}, {}, 0, 0
 
     def places_of(key):
-        if key not in places:
-            first, step = draw.getrandbits(32), draw.getrandbits(32)
+        """Numbers of the key's counters. Only those that some key has are there."""
+        found = places.get(key)
+        if found is None:
+            first, step = (xxh64_intdigest(key.to_bytes(8, "little"), seed) for seed in SEEDS)
             steps = range(10)
-            places[key] = [(first + at * step & 0xFFFFFFFF) % counters_max for at in steps]
-        return places[key]
+            found = [(first + at * step & 0xFFFFFFFF) % counters_max for at in steps]
+            found = places[key] = [numbers.setdefault(place, len(numbers)) for place in found]
+            counters.extend([0] * (len(numbers) - len(counters)))
+        return found
 
     def note(key):
         for place in places_of(key):
-            counters[place] = counters.get(place, 0) + 1
+            counters[place] += 1
 
     def count(key):
-        return min(counters.get(place, 0) for place in places_of(key))
+        return min([counters[place] for place in places_of(key)])
+
+    def victims():
+        return lower or upper
 
     def enter(key, size):
-        fitting = [at for at in (0, 1) if segments[at].bytes + size <= segment_max[at]]
-        if not fitting:
-            while segments[0].bytes + segments[1].bytes + size > main_max:
-                (segments[0] or segments[1]).shift()
-        segments[fitting[0] if fitting else 0].push(key, size)
+        if lower.bytes + size <= lower_max:
+            lower.push(key, size)
+        elif upper.bytes + size <= upper_max:
+            upper.push(key, size)
+        else:
+            while lower.bytes + upper.bytes + size > main_max:
+                victims().shift()
+            lower.push(key, size)
 
     for key, size in requests:
         if key in window:
             window.move_to_end(key)
             continue
-        if key in segments[0] or key in segments[1]:
-            segment = segments[0] if key in segments[0] else segments[1]
-            segments[1].push(key, segment.take(key))
-            while segments[1].bytes > segment_max[1]:
-                segments[0].push(*segments[1].shift())
+        if key in lower or key in upper:
+            if key in upper:
+                upper.move_to_end(key)
+            else:
+                upper.push(key, lower.take(key))
+                while upper.bytes > upper_max:
+                    lower.push(*upper.shift())
+                    while lower.bytes > lower_max:
+                        lower.shift()
             note(key)
             hits += 1
             if hits >= 32 * main_max:
                 hits = 0
-                counters = {place: count_ // 2 for place, count_ in counters.items()}
+                counters = [count_ // 2 for count_ in counters]
             continue
         misses += 1
-        if size > int(capacity * 0.01):
+        if size > min(window_max, lower_max):
             continue
-        while window.bytes + segments[0].bytes + segments[1].bytes + size > capacity:
+        while window.bytes + lower.bytes + upper.bytes + size > capacity:
             is_evicted = False
             while not is_evicted:
                 if not window:
-                    (segments[0] or segments[1]).shift()
+                    victims().shift()
                     break
-                candidate = window.oldest()
-                bytes_ = window[candidate]
-                if segments[0].bytes + segments[1].bytes + bytes_ <= main_max:
-                    window.take(candidate)
+                candidate, bytes_ = window.shift()
+                if lower.bytes + upper.bytes + bytes_ <= main_max:
                     enter(candidate, bytes_)
-                elif count(candidate) > count((segments[0] or segments[1]).oldest()):
-                    (segments[0] or segments[1]).shift()
-                    window.take(candidate)
+                elif count(candidate) > count(victims().oldest()):
+                    victims().shift()
                     enter(candidate, bytes_)
                     is_evicted = True
                 else:
-                    window.take(candidate)
                     is_evicted = True
                 note(candidate)
         window.push(key, size)

@@ -11,9 +11,10 @@
 //! exact, so that figures do not depend on a hash. Memory in bytes has room for as many keys as it
 //! would hold with the mean size of those that are there.
 //!
-//! libCacheSim differs: it fills the window and the protected segment before it compares keys, its
-//! sketch has room for no more keys than the memory, notes no reads in the window, but keys that
-//! leave it, and is halved after 32 times as many requests as the memory has bytes.
+//! libCacheSim differs: it fills the window and the protected segment before it compares keys; a
+//! hit may evict, after which the next key is not compared; its sketch has room for no more keys
+//! than the memory, notes no reads in the window, but keys that leave it, and is halved after 32
+//! times as many hits as the memory has bytes. `experiments/e040-policies` has the figures.
 
 use super::super::queues::{Key, Queues};
 use super::queued::Slru;

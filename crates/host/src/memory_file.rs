@@ -22,11 +22,15 @@
 //! - I4  What is read was written by this user, and nobody else has written or read what is
 //!   written: both files are regular files of the effective user, without other names, and others
 //!   may not write them. This is checked on the open descriptor. No link is followed.
+//! - I5  A group of this process may have the right to write a file that is read. Only the owner or
+//!   root can give it that right, and Kubernetes does so for all files of a volume with `fsGroup`.
+//!   What is written is always a new file, so a member of the group that has opened the one before
+//!   cannot change it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// How often a server opens the file anew because another one renamed or removed it meanwhile.
@@ -35,10 +39,11 @@ const ATTEMPTS_MAX: usize = 8;
 /// The permissions of a memory file, which has the values of all clients.
 const MODE: u32 = 0o600;
 
-/// The permissions by which others write a file.
-const OTHERS_WRITE: u32 = 0o022;
+/// The permissions by which the group, and by which everybody else, writes a file.
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
 
-const _: () = assert!(MODE & OTHERS_WRITE == 0, "I4: a file that this process makes passes");
+const _: () = assert!(MODE & (GROUP_WRITES | OTHERS_WRITE) == 0, "I4: a new file passes");
 
 /// The claim of this process to a memory file. Dropped, it leaves nothing beside the file.
 #[derive(Debug)]
@@ -53,9 +58,9 @@ pub struct MemoryFile {
 impl MemoryFile {
     /// Claims `path` for this process.
     ///
-    /// Errors: `WouldBlock` if another process has claimed it (I3); the folder cannot be written or
-    /// synced; there is something beside the file that is not this user's own file (I4), or the
-    /// file system does not keep owners.
+    /// Errors: `WouldBlock` if another process has claimed it (I3); `PermissionDenied` if there is
+    /// something beside the file that is not this user's own file (I4), or the file system does not
+    /// keep owners; the folder cannot be written or synced.
     pub fn claim(path: &Path) -> io::Result<Self> {
         debug_assert!(path.is_absolute(), "the process may leave its folder");
         let mut beside = OsString::from(path);
@@ -65,8 +70,8 @@ impl MemoryFile {
             let of = |error: io::Error| {
                 io::Error::new(error.kind(), format!("{}: {error}", beside.display()))
             };
-            let Some(next) = make_or_open(&beside).map_err(of)? else { continue };
-            check_own(&next).map_err(of)?; // I4: before it is locked, or emptied.
+            let Some((next, is_new)) = make_or_open(&beside).map_err(of)? else { continue };
+            check_own(&next).map_err(of)?; // I4: before it is locked, or removed.
             match next.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
@@ -76,10 +81,13 @@ impl MemoryFile {
             if !is_at(&next, &beside)? {
                 continue;
             }
-            // A server that was ended while it wrote has left this file.
-            next.set_len(0)?;
-            next.set_permissions(fs::Permissions::from_mode(MODE)).map_err(of)?;
-            debug_assert!(next.metadata()?.is_file(), "I4");
+            if !is_new {
+                // A server that was ended while it wrote has left this file. Another process may
+                // have opened it since (I5).
+                fs::remove_file(&beside).map_err(of)?;
+                continue;
+            }
+            debug_assert!(next.metadata()?.len() == 0, "I5: it is a new file");
             let file = Self { path: path.to_path_buf(), beside, next, is_placed: false };
             // A folder that cannot be synced shows it here, while the old file is still there.
             file.sync_folder()?;
@@ -90,7 +98,7 @@ impl MemoryFile {
 
     /// Opens the file of the server before. `None` if there is none.
     ///
-    /// Errors: it cannot be read, or it is not this user's own file (I4).
+    /// Errors: it cannot be read; `PermissionDenied` if it is not this user's own file (I4).
     pub fn open(&self) -> io::Result<Option<File>> {
         assert!(!self.is_placed, "I2: what this process writes is for the next one");
         let file = match open_itself(File::options().read(true), &self.path) {
@@ -160,19 +168,19 @@ impl Drop for MemoryFile {
     }
 }
 
-/// Makes an empty file at `path`, or opens the one that a server has left there. `None` if another
-/// server has just put that one in place.
-fn make_or_open(path: &Path) -> io::Result<Option<File>> {
+/// Makes an empty file at `path`, or opens the one that a server has left there; says whether it is
+/// new. `None` if another server has just put that one in place.
+fn make_or_open(path: &Path) -> io::Result<Option<(File, bool)>> {
     debug_assert!(path.is_absolute(), "the process may leave its folder");
     let mut options = File::options();
     options.write(true);
     match open_itself(options.clone().create_new(true).mode(MODE), path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => return made.map(Some),
+        made => return made.map(|file| Some((file, true))),
     }
     match open_itself(&mut options, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some),
+        opened => opened.map(|file| Some((file, false))),
     }
 }
 
@@ -181,29 +189,52 @@ fn open_itself(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     debug_assert!(path.file_name().is_some(), "a file has a name");
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     options.custom_flags(flags).open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::other("it is a symbolic link, which is not followed"),
+        Some(libc::ELOOP) => refused("it is a symbolic link, which is not followed"),
+        // A FIFO without a reader, or a socket.
+        Some(libc::ENXIO) => refused(NOT_REGULAR),
         _ => error,
     })
 }
 
-/// Checks that this user alone can have written a file (I4).
+/// Why a FIFO, a socket, a folder or a device is refused.
+const NOT_REGULAR: &str = "it is no regular file";
+
+/// The error for what is not this user's own file (I4).
+fn refused(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why.into())
+}
+
+/// Whether `group` is one of the groups of this process.
+fn is_own_group(group: u32) -> io::Result<bool> {
+    let is = |own: rustix::process::Gid| own.as_raw() == group;
+    Ok(is(rustix::process::getegid()) || rustix::process::getgroups()?.into_iter().any(is))
+}
+
+/// Checks that this user alone can have written a file, or a group that may (I4, I5).
 ///
 /// Errors: somebody else may have.
 fn check_own(file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     let own = rustix::process::geteuid().as_raw();
+    let mode = found.mode();
+    let group_may = mode & GROUP_WRITES == 0 || is_own_group(found.gid())?;
     let why = if !found.is_file() {
-        "it is no regular file".to_string()
+        NOT_REGULAR.to_string()
     } else if found.uid() != own {
         format!("it belongs to user {}, and this server is user {own}", found.uid())
-    } else if found.mode() & OTHERS_WRITE != 0 {
-        format!("other users may write it (its mode is {:o})", found.mode() & 0o7777)
+    } else if mode & OTHERS_WRITE != 0 {
+        format!("other users may write it (its mode is {:o})", mode & 0o7777)
+    } else if !group_may {
+        let (group, mode) = (found.gid(), mode & 0o7777);
+        format!(
+            "group {group}, which is none of this server's, may write it (its mode is {mode:o})"
+        )
     } else if found.nlink() > 1 {
         "it has a second name (a hard link)".to_string()
     } else {
         return Ok(());
     };
-    Err(io::Error::other(why))
+    Err(refused(why))
 }
 
 /// Whether `file` is the one at `path`.
@@ -219,6 +250,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
+    use std::os::unix::fs::{PermissionsExt as _, chown};
 
     use super::*;
     use crate::folder::Folder;
@@ -305,10 +337,10 @@ mod tests {
 
     /// Files that another user may plant, each with a part of the reason why it is refused.
     const PLANTED: [(&str, &str); 5] = [
-        ("writable by its group", "other users may write"),
+        ("writable by another group", "group 12345, which is none of this server's, may write"),
         ("writable by all", "other users may write"),
         ("with a second name", "a second name"),
-        ("a FIFO", ""),
+        ("a FIFO", "no regular file"),
         ("of another user", "belongs to user 12345"),
     ];
 
@@ -321,14 +353,15 @@ mod tests {
         }
         fs::write(at, "planted").expect("written");
         let mode = match what {
-            "writable by its group" => 0o620,
+            "writable by another group" => 0o620,
             "writable by all" => 0o602,
             _ => MODE,
         };
         fs::set_permissions(at, fs::Permissions::from_mode(mode)).expect("its permissions");
         match what {
             "with a second name" => fs::hard_link(at, at.with_extension("second")).is_ok(),
-            "of another user" => std::os::unix::fs::chown(at, Some(12345), None).is_ok(),
+            "of another user" => chown(at, Some(12345), None).is_ok(),
+            "writable by another group" => chown(at, None, Some(12345)).is_ok(),
             _ => true,
         }
     }
@@ -351,26 +384,43 @@ mod tests {
         let (path, beside) = (folder.path().join("items"), folder.path().join("items.new"));
         for (what, why) in PLANTED {
             if plant(&beside, what) {
-                let refused = MemoryFile::claim(&path).expect_err(what).to_string();
-                assert!(refused.contains(why), "{what}: {refused}");
+                let refused = MemoryFile::claim(&path).expect_err(what);
+                assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{what}: {refused}");
+                assert!(refused.to_string().contains(why), "{what}: {refused}");
             }
             assert!(unplant(&beside), "{what}: it was written");
             let claimed = MemoryFile::claim(&path).expect("free");
             if plant(&path, what) {
-                let refused = claimed.open().expect_err(what).to_string();
-                assert!(refused.contains(why), "{what}: {refused}");
+                let refused = claimed.open().expect_err(what);
+                assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{what}: {refused}");
+                assert!(refused.to_string().contains(why), "{what}: {refused}");
             }
             assert!(unplant(&path), "{what}: it was written");
         }
-        // A file of an own server that others might read is read by nobody else from now on.
-        fs::write(&beside, "left").expect("written");
-        fs::set_permissions(&beside, fs::Permissions::from_mode(0o644)).expect("its permissions");
-        let claimed = MemoryFile::claim(&path).expect("it is this user's own");
-        assert_eq!(claimed.next().metadata().expect("a file").mode() & 0o7777, MODE);
-        // What replaces it meanwhile is not put in place.
+        // What replaces the new file meanwhile is not put in place.
+        let claimed = MemoryFile::claim(&path).expect("free");
         fs::remove_file(&beside).expect("removed");
         fs::write(&beside, "planted").expect("written");
         claimed.place().expect_err("it is another file");
         assert!(!path.exists(), "nothing was put in place");
+    }
+
+    /// The fault: `fsGroup` of Kubernetes gives a group of the process the right to write, and the
+    /// next server refused its own file.
+    #[test]
+    fn a_group_of_this_process_may_write_what_is_read_and_not_what_is_written() {
+        let folder = Folder::new("memory-file", &[("items", "whole"), ("items.new", "left")]);
+        let (path, beside) = (folder.path().join("items"), folder.path().join("items.new"));
+        let own = rustix::process::getegid().as_raw();
+        for file in [&path, &beside] {
+            chown(file, None, Some(own)).expect("an own group");
+            fs::set_permissions(file, fs::Permissions::from_mode(0o664)).expect("its permissions");
+        }
+        let mut opened = File::options().write(true).open(&beside).expect("as a member may");
+        let claimed = MemoryFile::claim(&path).expect("it is this user's own");
+        opened.write_all(b"planted").expect("written");
+        let written = claimed.next().metadata().expect("a file");
+        assert_eq!((written.len(), written.mode() & 0o7777), (0, MODE), "I5: it is another file");
+        assert_eq!(text(claimed.open().expect("readable")).as_deref(), Some("whole"));
     }
 }

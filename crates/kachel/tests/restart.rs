@@ -483,6 +483,10 @@ fn a_file_that_others_may_have_written_is_neither_read_nor_written() {
     std::os::unix::fs::symlink("items", &beside).expect("a link");
     refused("items.new: it is a symbolic link");
     fs::remove_file(&beside).expect("removed");
+    // The fault: a volume of Kubernetes with `fsGroup`, whose group the server has.
+    set_mode(&place.path(), 0o660);
+    fs::write(&beside, "left").expect("written");
+    set_mode(&beside, 0o660);
     let server = place.start(&[]);
     assert_eq!(server.connect().get("key"), Some(b"v".to_vec()), "it was left as it was");
 }

@@ -61,7 +61,8 @@ impl Pidfile {
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let is_in_the_way = |found: fs::Metadata| !found.is_file() && !found.is_symlink();
     if path.symlink_metadata().is_ok_and(is_in_the_way) {
-        return Err(io::Error::other("there is something that is no file"));
+        let why = "there is something that is no file";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lck");

@@ -7,7 +7,7 @@
 //! sockets in the rings of a killed server a moment after the process has ended, so a supervisor
 //! that starts the next server at once would fail.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use kachel_io::listener;
 use kachel_options::{Host, IpListen, ListenTls, Listeners, Protocol, ServeOptions};
+
+use crate::failure::Failure;
 
 /// How long a start waits for an address that is in use. After 210 kills of a server with two
 /// threads and 20 clients, at a load of 14 on two cores, its port was in use for up to 42 ms.
@@ -47,8 +49,8 @@ pub(crate) struct OfShard {
     pub(crate) tls: Vec<ListenTls>,
 }
 
-/// Opens the listeners for clients of all shards. The error is a sentence.
-pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> {
+/// Opens the listeners for clients of all shards.
+pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, Failure> {
     let backlog = backlog_of(backlog);
     let mut open = Open::default();
     for wanted in &listeners.tcp {
@@ -57,7 +59,7 @@ pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> 
     if let Some(unix) = &listeners.unix {
         let place = unix.path.display().to_string();
         let socket = when_free(&place, || listener::unix(&unix.path, unix.mode, backlog))
-            .map_err(|error| format!("cannot listen on {place}: {error}"))?;
+            .map_err(|error| cannot_listen(&place, &error))?;
         open.sockets.push(socket);
         open.protocols.push(unix.protocol);
         open.tls.push(ListenTls::Off);
@@ -66,18 +68,17 @@ pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> 
     Ok(open)
 }
 
-/// Opens the listeners of the shards, for each shard its port on every address of `-l`. The error
-/// is a sentence.
+/// Opens the listeners of the shards, for each shard its port on every address of `-l`.
 pub(crate) fn open_of_shards(
     options: &ServeOptions,
     ports: RangeInclusive<u16>,
-) -> Result<Vec<OfShard>, String> {
+) -> Result<Vec<OfShard>, Failure> {
     let wanted = of_each_host(options, ports.start() - 1);
     let of_shard = |port| {
         let mut open = Open::default();
         for host in &wanted {
             open.tcp(&IpListen { port, ..host.clone() }, backlog_of(options.backlog))
-                .map_err(|error| format!("--shard-ports: {error}"))?;
+                .map_err(|failure| failure.of_option("--shard-ports"))?;
         }
         debug_assert!(!open.sockets.is_empty(), "at least one address was listened on");
         Ok(OfShard { sockets: open.sockets, protocols: open.protocols, tls: open.tls })
@@ -118,12 +119,12 @@ pub(crate) struct OpenDatagrams {
 
 /// Opens the datagram sockets: on each address of `listeners` one for each of `shards` shards,
 /// among which the kernel spreads the datagrams; with `own_ports` also one at the port of each
-/// shard. The error is a sentence.
+/// shard.
 pub(crate) fn open_datagrams(
     listeners: &[IpListen],
     shards: u16,
     own_ports: Option<RangeInclusive<u16>>,
-) -> Result<OpenDatagrams, String> {
+) -> Result<OpenDatagrams, Failure> {
     let mut open = OpenDatagrams::default();
     open.of_shards.resize_with(usize::from(shards), Vec::new);
     for (entry, wanted) in listeners.iter().enumerate() {
@@ -139,7 +140,7 @@ pub(crate) fn open_datagrams(
             let mut own = Open::default();
             let addresses = addresses(&IpListen { port, ..wanted.clone() })?;
             own.listen("UDP", &wanted.host, &addresses, |address| listener::udp(address, false))
-                .map_err(|error| format!("--udp-port-per-shard: {error}"))?;
+                .map_err(|failure| failure.of_option("--udp-port-per-shard"))?;
             open.of_shards[shard].extend(own.sockets.into_iter().map(|socket| (entry, socket)));
         }
     }
@@ -149,7 +150,7 @@ pub(crate) fn open_datagrams(
 
 impl OpenDatagrams {
     /// Opens a socket of each shard on each address of an entry.
-    fn shared_by_all(&mut self, entry: usize, wanted: &IpListen) -> Result<(), String> {
+    fn shared_by_all(&mut self, entry: usize, wanted: &IpListen) -> Result<(), Failure> {
         let addresses = addresses(wanted)?;
         let mut alone = Open::default();
         // A socket that shares its address would be let in beside another process. So each address
@@ -161,7 +162,7 @@ impl OpenDatagrams {
             let address: SocketAddr = place.parse().expect("an address that was bound");
             for sockets in &mut self.of_shards {
                 let socket = listener::udp(address, true)
-                    .map_err(|error| format!("cannot listen on UDP {address}: {error}"))?;
+                    .map_err(|error| cannot_listen(format_args!("UDP {address}"), &error))?;
                 sockets.push((entry, socket));
             }
             self.ports.push(address.port()..=address.port());
@@ -177,7 +178,7 @@ fn backlog_of(backlog: i32) -> u32 {
 }
 
 impl Open {
-    fn tcp(&mut self, wanted: &IpListen, backlog: u32) -> Result<(), String> {
+    fn tcp(&mut self, wanted: &IpListen, backlog: u32) -> Result<(), Failure> {
         let addresses = addresses(wanted)?;
         let make = |address| listener::tcp(address, backlog, false);
         self.listen("TCP", &wanted.host, &addresses, make)?;
@@ -195,7 +196,7 @@ impl Open {
         host: &Host,
         addresses: &[SocketAddr],
         make: impl Fn(SocketAddr) -> io::Result<OwnedFd>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let mut lacking = None;
         let before = self.sockets.len();
         for &address in addresses {
@@ -204,23 +205,24 @@ impl Open {
             let socket = match when_free(&at, || make(address)) {
                 Ok(socket) => socket,
                 Err(error) => {
-                    let sentence = format!("cannot listen on {at}: {error}");
+                    let failure = cannot_listen(&at, &error);
                     if !is_lacking(host, &error) {
-                        return Err(sentence);
+                        return Err(failure);
                     }
-                    lacking = Some(sentence);
+                    lacking = Some(failure);
                     continue;
                 }
             };
-            let bound = listener::local_addr(&socket)
-                .map_err(|error| format!("cannot tell the port of {address}: {error}"))?;
+            let bound = listener::local_addr(&socket).map_err(|error| {
+                Failure::system(format_args!("cannot tell the port of {address}"), &error)
+            })?;
             let family = if bound.is_ipv4() { "INET" } else { "INET6" };
             writeln!(self.port_lines, "{kind} {family}: {}", bound.port()).expect("memory");
             self.sockets.push(socket);
             self.places.push(bound.to_string());
         }
         match lacking {
-            Some(sentence) if self.sockets.len() == before => Err(sentence),
+            Some(failure) if self.sockets.len() == before => Err(failure),
             _ => Ok(()),
         }
     }
@@ -251,13 +253,13 @@ fn when_free(at: &str, open: impl Fn() -> io::Result<OwnedFd>) -> io::Result<Own
 }
 
 /// Every address of `wanted`.
-fn addresses(wanted: &IpListen) -> Result<Vec<SocketAddr>, String> {
+fn addresses(wanted: &IpListen) -> Result<Vec<SocketAddr>, Failure> {
     let Host::Named(host) = &wanted.host else {
         let all = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         return Ok(all.map(|all| SocketAddr::new(all, wanted.port)).to_vec());
     };
     let found = (host.as_str(), wanted.port).to_socket_addrs();
-    let found = found.map_err(|error| format!("cannot listen on {host}: {error}"))?;
+    let found = found.map_err(|error| cannot_listen(host, &error))?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in found {
         // A name may have an address more than once, through its aliases.
@@ -265,7 +267,13 @@ fn addresses(wanted: &IpListen) -> Result<Vec<SocketAddr>, String> {
             addresses.push(address);
         }
     }
-    if addresses.is_empty() { Err(format!("{host} has no address")) } else { Ok(addresses) }
+    // The name server may know one later.
+    let none = || Failure::passing(format!("{host} has no address"));
+    if addresses.is_empty() { Err(none()) } else { Ok(addresses) }
+}
+
+fn cannot_listen(at: impl Display, error: &io::Error) -> Failure {
+    Failure::system(format_args!("cannot listen on {at}"), error)
 }
 
 /// Whether the machine has no addresses of this kind, such as IPv6. A kind that the kernel does not
@@ -308,7 +316,7 @@ mod tests {
         let mut wanted = tcp(Host::Named("127.0.0.1".into()));
         wanted.tcp[0].port = taken.port();
         let error = open(&wanted, 8).err().expect("the port is taken");
-        assert!(error.contains(&taken.to_string()), "{error}");
+        assert!(error.to_string().contains(&taken.to_string()), "{error}");
     }
 
     #[test]
@@ -359,7 +367,7 @@ mod tests {
             (Host::Any, &both[..], libc::EMFILE),
         ] {
             let error = listen(host, addresses, code).expect_err("nothing to listen on");
-            assert!(error.contains("[::1]:0"), "{error}");
+            assert!(error.to_string().contains("[::1]:0"), "{error}");
         }
     }
 
@@ -378,7 +386,7 @@ mod tests {
         // Another server is refused, although the sockets share their address.
         let taken = IpListen { port: *ports.start(), ..wanted[0].clone() };
         let error = open_datagrams(&[taken], 3, None).err().expect("the port is taken");
-        assert!(error.contains(&format!("UDP 127.0.0.1:{}", ports.start())), "{error}");
+        assert!(error.to_string().contains(&format!("UDP 127.0.0.1:{}", ports.start())), "{error}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ macro_rules! say {
 }
 
 mod closes;
+mod failure;
 mod listeners;
 mod load;
 mod manager;

@@ -32,11 +32,11 @@ use kachel_host::{
 };
 use kachel_net::{Mechanisms, Users};
 use kachel_options::{
-    CalledAs, KACHEL_VERSION, OptionsError, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
-    TEST_TIME_ENV,
+    CalledAs, KACHEL_VERSION, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions, TEST_TIME_ENV,
 };
 use kachel_stdx::plural;
 
+use crate::failure::{EXIT_FAILED, Failure};
 use crate::listeners::{self, Open};
 use crate::manager::tell;
 use crate::obtained::Line;
@@ -54,40 +54,6 @@ const FILES_OTHER: u64 = 64 + shards::SOCKETS_SPARE as u64;
 /// How long shards may send the last replies when the server ends.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Exit codes of sysexits.h, used as in memcached.
-const EXIT_USAGE: u8 = 64;
-const EXIT_NO_USER: u8 = 67;
-const EXIT_OS: u8 = 71;
-
-/// Exit code for a bad value, and after the failure of a shard.
-const EXIT_FAILED: u8 = 1;
-
-/// Why the server does not start.
-struct Failure {
-    exit_code: u8,
-    sentence: String,
-}
-
-impl Failure {
-    fn os(sentence: impl Into<String>) -> Self {
-        Self { exit_code: EXIT_OS, sentence: sentence.into() }
-    }
-
-    fn options(error: OptionsError) -> Self {
-        Self { exit_code: error.exit_code, sentence: error.to_string() }
-    }
-
-    /// A file of users that cannot be read or used. For memcached it is a bad value. A service
-    /// manager that starts `kachel` must not try it again and again.
-    fn users(sentence: String, called_as: CalledAs) -> Self {
-        let exit_code = match called_as {
-            CalledAs::Memcached => EXIT_FAILED,
-            CalledAs::Kachel => EXIT_USAGE,
-        };
-        Self { exit_code, sentence }
-    }
-}
-
 /// Runs the server until a signal or a client ends it.
 pub(crate) fn run(options: ServeOptions) -> ExitCode {
     abort_on_panic(); // I5
@@ -95,12 +61,13 @@ pub(crate) fn run(options: ServeOptions) -> ExitCode {
     for report in &options.reports {
         say!(Warning, "{report}");
     }
+    let called_as = options.called_as;
     let ended = if options.checks_only { check(&options).map(|()| 0) } else { serve(options) };
     match ended {
         Ok(exit_code) => ExitCode::from(exit_code),
-        Err(Failure { exit_code, sentence }) => {
-            say!(Error, "{sentence}");
-            ExitCode::from(exit_code)
+        Err(failure) => {
+            say!(Error, "{failure}");
+            ExitCode::from(failure.exit_code(called_as))
         }
     }
 }
@@ -120,8 +87,8 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
     let cores = Cores::of_this_process();
     let threads = thread_count(&options, &cores)?;
-    let shard_ports = options.shard_ports(threads).map_err(Failure::options)?;
-    let udp_shard_ports = options.udp_shard_ports(threads).map_err(Failure::options)?;
+    let shard_ports = options.shard_ports(threads)?;
+    let udp_shard_ports = options.udp_shard_ports(threads)?;
 
     raise_limits(&options, threads)?;
     let pipe = SmartPipe::load(&options);
@@ -132,28 +99,26 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     // Written down before the daemon leaves its folder.
     let memory_file = options.memory_file.as_deref().map(std::path::absolute).transpose();
     let memory_file =
-        memory_file.map_err(|error| Failure::os(format!("-e: no working folder: {error}")))?;
+        memory_file.map_err(|error| Failure::system("-e: no working folder", &error))?;
     let daemon = leave_terminal(&options)?;
     lock_memory(&options);
-    let signals =
-        Signals::block() // I2
-            .map_err(|error| Failure::os(format!("cannot wait for signals: {error}")))?;
+    let signals = Signals::block() // I2
+        .map_err(|error| Failure::system("cannot wait for signals", &error))?;
 
     let ports = Ports { shard_ports, udp: udp_shard_ports };
-    let Opened { sockets, places, port_lines } =
-        open_sockets(&options, threads, ports.clone()).map_err(Failure::os)?;
+    let Opened { sockets, places, port_lines } = open_sockets(&options, threads, ports.clone())?;
     let pins = cores.claim_pins(threads);
     let admission = Admission { users, encryption: encryption.clone(), pipe: pipe.clone() };
     // The port is this server's now, so no other one with the same options ends while it loads.
-    let mut claim = memory_file.map(Claim::new).transpose().map_err(Failure::os)?;
-    let found = claim.as_mut().map(Claim::find).transpose().map_err(Failure::os)?.flatten();
+    let mut claim = memory_file.map(Claim::new).transpose()?;
+    let found = claim.as_mut().map(Claim::find).transpose()?.flatten();
     let started = shards::start(&options, threads, sockets, pins.is_ok(), admission, found)
-        .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
+        .map_err(|error| Failure::system("cannot start serving", &error))?;
     let Some(mut running) = started else { return Ok(0) };
 
     // I3: from here on, other programs can see that the server listens.
     let pidfile = write_pidfile(&options)?;
-    claim.as_mut().map(Claim::remove_old).transpose().map_err(Failure::os)?; // I4
+    claim.as_mut().map(Claim::remove_old).transpose()?; // I4
     write_port_file(port_file.as_deref(), &port_lines);
     say_that_it_listens(&options, threads, &places, ports, &running);
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
@@ -183,7 +148,7 @@ fn end(running: Running, signals: Signals, claim: Option<Claim>) -> Result<u8, F
         None => end_in_time(signals, running.give_up_clients(), Arc::clone(&failed)),
     }
     let saved = running.join(claim);
-    saved.map_err(|sentence| Failure { exit_code: EXIT_FAILED, sentence })?;
+    saved.map_err(Failure::failed)?;
     Ok(exit_code(&failed))
 }
 
@@ -201,8 +166,8 @@ struct Opened {
     port_lines: String,
 }
 
-/// Opens all sockets. The error is a sentence.
-fn open_sockets(options: &ServeOptions, threads: u16, ports: Ports) -> Result<Opened, String> {
+/// Opens all sockets.
+fn open_sockets(options: &ServeOptions, threads: u16, ports: Ports) -> Result<Opened, Failure> {
     let Open { sockets, protocols, tls, mut places, mut port_lines } =
         listeners::open(&options.listeners, options.backlog)?;
     let of_shards = match ports.shard_ports {
@@ -279,7 +244,7 @@ fn thread_count(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
                 "-m {} is too little: {threads} {noun} at least -m {least}",
                 options.memory_bytes >> 20
             );
-            Err(Failure { exit_code: EXIT_USAGE, sentence })
+            Err(Failure::options(sentence))
         }
         None => Ok((1..=cores.thread_count()).rev().find(|&threads| fits(threads)).unwrap_or(1)),
     }
@@ -293,7 +258,7 @@ fn exit_code(failed: &AtomicBool) -> u8 {
 /// Raises limits before root is given up, because raising them may require root.
 fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     if options.core_dumps && !kachel_host::allow_core_files() {
-        return Err(Failure::os("-r: the limit on core files is 0 and cannot be raised"));
+        return Err(Failure::machine("-r: the limit on core files is 0 and cannot be raised"));
     }
     let connections = u64::from(options.connections_max);
     // A shard has a listener for each address of its ports, often one for each version of IP.
@@ -306,7 +271,7 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     let wanted = connections + of_shards + of_handshakes + FILES_OTHER;
     let limit = kachel_host::raise_open_files(wanted);
     if limit < connections {
-        return Err(Failure::os(format!(
+        return Err(Failure::machine(format!(
             "-c {connections}: the limit on open files is {limit} and cannot be raised; start as root, \
              or use a smaller -c"
         )));
@@ -337,15 +302,14 @@ struct Read {
 /// As in memcached, a key may be one that only root can read, and users must be those that the
 /// user of `-u` can read.
 fn read_files(options: &ServeOptions, threads: u16) -> Result<Read, Failure> {
-    let encryption = Encryption::new(options, threads)
-        .map_err(|sentence| Failure { exit_code: EXIT_USAGE, sentence })?;
+    let encryption = Encryption::new(options, threads).map_err(Failure::options)?;
     give_up_rights(options)?; // I1
     if let Some(Err(sentence)) = encryption.as_ref().map(Encryption::check_access) {
         say!(Warning, "{sentence}; SIGHUP and refresh_certs will not read it again");
     }
     let users_file = users_file(options)?;
     let users = users_file.as_ref().map(|file| file.read(&|| false)).transpose();
-    let users = users.map_err(|sentence| Failure::users(sentence, options.called_as))?;
+    let users = users.map_err(Failure::users)?;
     Ok(Read { users_file, users, encryption })
 }
 
@@ -355,13 +319,13 @@ fn read_files(options: &ServeOptions, threads: u16) -> Result<Read, Failure> {
 fn check(options: &ServeOptions) -> Result<(), Failure> {
     let cores = Cores::of_this_process();
     let checked = thread_count(options, &cores).and_then(|threads| {
-        options.shard_ports(threads).map_err(Failure::options)?;
-        options.udp_shard_ports(threads).map_err(Failure::options)?;
+        options.shard_ports(threads)?;
+        options.udp_shard_ports(threads)?;
         check_folder("-e", options.memory_file.as_deref())?;
         check_folder("-P", options.pidfile.as_deref())?;
         read_files(options, threads)
     });
-    checked.map_err(|failure| Failure { exit_code: EXIT_USAGE, ..failure })?;
+    checked.map_err(Failure::of_check)?;
     println!("the options, and the files that they name, can be used");
     Ok(())
 }
@@ -370,7 +334,7 @@ fn check(options: &ServeOptions) -> Result<(), Failure> {
 fn check_folder(option: &str, path: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     let of = |error: &dyn std::fmt::Display| {
-        Failure::os(format!("{option} {}: {error}", path.display()))
+        Failure::options(format!("{option} {}: {error}", path.display()))
     };
     let path = std::path::absolute(path).map_err(|error| of(&error))?;
     match path.parent() {
@@ -386,7 +350,7 @@ fn give_up_rights(options: &ServeOptions) -> Result<(), Failure> {
         return Ok(());
     }
     kachel_host::give_up_loading()
-        .map_err(|error| Failure::os(format!("--pipe: cannot give up its rights: {error}")))
+        .map_err(|error| Failure::system("--pipe: cannot give up its rights", &error))
 }
 
 /// Switches to the user of `-u`, if started by root.
@@ -397,20 +361,19 @@ fn switch_user(options: &ServeOptions) -> Result<(), Failure> {
     let Some(name) = options.user.as_deref() else {
         if options.called_as == CalledAs::Memcached {
             let sentence = "started by root: give a user with -u, or -u root to stay root";
-            return Err(Failure { exit_code: EXIT_USAGE, sentence: sentence.to_string() });
+            return Err(Failure::options(sentence));
         }
         say!(Warning, "started by root: runs as root; give another user with -u");
         return Ok(());
     };
     let user = kachel_host::find_user(name).map_err(|error| {
-        Failure::os(format!("-u {name}: cannot read the list of users: {error}"))
+        Failure::system(format_args!("-u {name}: cannot read the list of users"), &error)
     })?;
     let Some(user) = user else {
-        let sentence = format!("-u {name}: no such user");
-        return Err(Failure { exit_code: EXIT_NO_USER, sentence });
+        return Err(Failure::no_user(format!("-u {name}: no such user")));
     };
-    kachel_host::become_user(user)
-        .map_err(|error| Failure::os(format!("-u {name}: cannot switch to that user: {error}")))
+    let what = format_args!("-u {name}: cannot switch to that user");
+    kachel_host::become_user(user).map_err(|error| Failure::system(what, &error))
 }
 
 /// The file of `-Y` or `-S`. It is read by the user that the server runs as, so that it can be read
@@ -424,7 +387,7 @@ fn users_file(options: &ServeOptions) -> Result<Option<UsersFile>, Failure> {
                 "-S: {SASL_FILE_ENV} is not set; it names the file of users, with a line \
                  USER:PASSWORD for each"
             );
-            return Err(Failure { exit_code: EXIT_USAGE, sentence });
+            return Err(Failure::options(sentence));
         };
         let mechanisms = match options.sasl_mechanisms {
             SaslChoice::All => Mechanisms::All,
@@ -436,7 +399,7 @@ fn users_file(options: &ServeOptions) -> Result<Option<UsersFile>, Failure> {
         return Ok(None);
     };
     let file = UsersFile::at(&path, kind);
-    file.map(Some).map_err(|error| Failure::os(format!("{option}: {error}")))
+    file.map(Some).map_err(|error| Failure::system(option, &error))
 }
 
 fn leave_terminal(options: &ServeOptions) -> Result<Option<Daemon>, Failure> {
@@ -445,7 +408,7 @@ fn leave_terminal(options: &ServeOptions) -> Result<Option<Daemon>, Failure> {
     }
     kachel_host::leave_terminal(options.core_dumps, options.verbosity > 0)
         .map(Some)
-        .map_err(|error| Failure::os(format!("-d: {error}")))
+        .map_err(|error| Failure::system("-d", &error))
 }
 
 /// Locks memory, after the fork of the daemon, because a lock does not survive a fork. A failure is
@@ -479,7 +442,7 @@ fn write_pidfile(options: &ServeOptions) -> Result<Option<Pidfile>, Failure> {
     }
     match Pidfile::write(path) {
         Ok(pidfile) => Ok(Some(pidfile)),
-        Err(error) => Err(Failure::os(format!("-P {}: {error}", path.display()))),
+        Err(error) => Err(Failure::system(format_args!("-P {}", path.display()), &error)),
     }
 }
 

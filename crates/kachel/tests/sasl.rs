@@ -273,7 +273,7 @@ fn a_server_without_users_does_not_start() {
     };
     let missing = tempfile::tempdir().expect("a folder").path().join("missing");
     refused(None, &[], 64, "-S: MEMCACHED_SASL_PWDB is not set");
-    refused(Some(Path::new("")), &[], 71, "MEMCACHED_SASL_PWDB: ");
+    refused(Some(Path::new("")), &[], 64, "MEMCACHED_SASL_PWDB: ");
     refused(Some(&missing), &[], 64, "No such file");
     refused(Some(&UsersFile::new("alice\n").path()), &[], 64, "there is no user");
     let good = UsersFile::new("alice:secret\n");

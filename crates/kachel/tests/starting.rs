@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -306,6 +306,59 @@ fn exit_codes_say_what_was_wrong() {
         assert_eq!(bench.output("memcached", &["-p", "-1"]).status.code(), Some(64));
         let output = bench.output("memcached", &["-p", "-1", "-u", "nobody of this name"]);
         assert_eq!(output.status.code(), Some(67));
+    }
+}
+
+/// A mistake that stays until somebody changes something, and an obstacle that may pass, each as
+/// arguments of a server in `folder`. `port` is in use.
+fn obstacles(folder: &Path, port: u16) -> (Vec<[String; 2]>, Vec<[String; 2]>) {
+    let at = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
+    for name in ["file", "open", "pid/kept"] {
+        fs::create_dir_all(folder.join(name).parent().expect("a folder")).expect("a folder");
+        fs::write(folder.join(name), "").expect("a file");
+    }
+    fs::set_permissions(folder.join("open"), fs::Permissions::from_mode(0o666)).expect("a mode");
+    let lasting = [
+        ["-t", "0"].map(String::from),
+        ["-l", "127.0.0.1:x"].map(String::from),
+        ["-e".to_string(), at("open")],
+        ["-e".to_string(), at("pid")],
+        ["-e".to_string(), at("file/items")],
+        ["-P".to_string(), at("pid")],
+        ["-P".to_string(), at("file/pid")],
+        ["-s".to_string(), at("file")],
+        ["-s".to_string(), at(&"long".repeat(40))],
+    ];
+    let passing = [
+        ["-l".to_string(), format!("127.0.0.1:{port}")],
+        ["-l".to_string(), "203.0.113.1:0".to_string()],
+        ["-e".to_string(), at("none/items")],
+        ["-P".to_string(), at("none/pid")],
+        ["-s".to_string(), at("none/socket")],
+    ];
+    (lasting.into(), passing.into())
+}
+
+/// The fault: only a wrong file of options had a status with which the unit does not start a server
+/// again. A memory file of another user, and a wrong option, were tried once a second, for ever.
+#[test]
+fn a_status_says_whether_a_restart_can_help() {
+    let bench = Bench::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let (lasting, passing) = obstacles(bench.folder.path(), port);
+    for (obstacles, code) in [(lasting, 64), (passing, 71)] {
+        for obstacle in &obstacles {
+            let words: Vec<&str> = obstacle.iter().map(String::as_str).collect();
+            let listens: &[&str] = if words[0] == "-l" { &[] } else { &["-l", "127.0.0.1:0"] };
+            let output = bench.output("kachel", &[&["serve"], listens, &words].concat());
+            assert_eq!(output.status.code(), Some(code), "{output:?}");
+            assert!(!output.stderr.is_empty());
+        }
+    }
+    if !user().is_empty() {
+        let output = bench.output("kachel", &["serve", "-u", "nobody of this name"]);
+        assert_eq!(output.status.code(), Some(67), "{output:?}");
     }
 }
 

@@ -94,15 +94,16 @@ pub enum Command {
 pub struct OptionsError {
     /// The sentences, without a final line end.
     pub message: String,
-    /// The exit code of the process. It is that of memcached if memcached refuses the same.
+    /// The exit code of the process. Under the name memcached it is that of memcached if memcached
+    /// refuses the same; otherwise it is 64, which tells a service manager not to try again.
     pub exit_code: u8,
 }
 
-/// Exit code for a bad value and for an unknown option.
+/// memcached's exit code for a bad value and for an unknown option.
 pub(crate) const EXIT_FAILURE: u8 = 1;
 /// Exit code for options that exclude each other or are not built (`EX_USAGE` of sysexits.h).
 pub(crate) const EXIT_USAGE: u8 = 64;
-/// Exit code for an error of the system, and for a bad listener (`EX_OSERR` of sysexits.h).
+/// memcached's exit code for a bad listener (`EX_OSERR` of sysexits.h).
 pub(crate) const EXIT_OS: u8 = 71;
 
 impl OptionsError {
@@ -140,6 +141,15 @@ pub fn parse(
     let Some(first) = args.next() else {
         return Ok(Command::Help(text::subcommands()));
     };
+    subcommand(&first, args).map_err(|error| OptionsError::new(EXIT_USAGE, error.message))
+}
+
+/// Reads the arguments of a subcommand.
+fn subcommand(
+    first: &OsStr,
+    args: impl Iterator<Item = OsString>,
+) -> Result<Command, OptionsError> {
+    let called_as = CalledAs::Kachel;
     match first.to_str() {
         Some("serve") => apply::serve(&utf8(args)?, called_as),
         Some("check-config") => check_config(&utf8(args)?),

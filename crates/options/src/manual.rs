@@ -219,18 +219,19 @@ memcached's defaults. These are the differences:
 | listings of keys (`-X`, `--dumps`) | refused | answered |
 | started by root without `-u` | starts, with a warning | refuses to start, as memcached does |
 | an argument that is not an option | an error | ignored, with a warning |
-| an unknown option, a file of users that cannot be used | status 64 | status 1, as memcached |
+| what no restart can help | status 64 or 67 | the statuses of memcached |
 
 If the environment variable `MEMCACHED_PORT_FILENAME` is set, the server writes its ports to that file
 once it listens, one per line, such as `TCP INET: 11211`.
 
-A mistake ends the program with one of these statuses:
+A server that cannot start, or has failed, ends with one of these statuses. A service manager that starts it
+again after any other status than 64 and 67 repeats nothing in vain:
 
-| status | mistake |
-|---|---|
-| 1 | a bad value |
-| 64 | options that exclude each other or are not built; any mistake in a file of options; certificates that cannot be used |
-| 67 | an unknown user (`-u`) |
-| 71 | an error of the system; a bad listener |
+| status | `kachel serve` | `memcached` |
+|---|---|---|
+| 1 | a shard has failed, or the items could not be saved | also a bad value, an unknown option, a file of users that cannot be used |
+| 64 | any mistake in the options; a file that they name, a right or a limit that must be changed first | options that exclude each other or are not built; any mistake in a file of options; certificates that cannot be used |
+| 67 | an unknown user (`-u`) | the same |
+| 71 | an obstacle that may pass, such as an address in use, a folder that is not there or a full disk | any error of the system; a bad listener |
 
 ";

@@ -30,6 +30,7 @@ use kachel_cache::{FileHead, HEAD_BYTES, is_ours};
 use kachel_engine::ClockOrigin;
 use kachel_host::{MemoryFile, ServiceState};
 
+use crate::failure::Failure;
 use crate::manager::tell;
 
 /// How often the progress of a long load or save is reported.
@@ -69,26 +70,31 @@ pub(crate) struct Time {
 }
 
 impl Claim {
-    /// Claims the file at `path`. The error is a sentence.
-    pub(crate) fn new(path: PathBuf) -> Result<Self, String> {
+    /// Claims the file at `path`.
+    pub(crate) fn new(path: PathBuf) -> Result<Self, Failure> {
+        let shown = path.display();
         match MemoryFile::claim(&path) {
             Ok(file) => Ok(Self { file, path, has_old: false }),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(format!(
-                "-e {}: another server has this file; if it is ending, it is still saving",
-                path.display()
-            )),
-            Err(error) => Err(format!("-e {}: cannot write there: {error}", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Failure::passing(format!(
+                    "-e {shown}: another server has this file; if it is ending, it is still saving"
+                )))
+            }
+            Err(error) => {
+                Err(Failure::system(format_args!("-e {shown}: cannot write there"), &error))
+            }
         }
     }
 
     /// Opens the file of the server before. `None` if there is none that can be used; the reason is
     /// printed.
     ///
-    /// Errors, as a sentence: the file cannot be read.
-    pub(crate) fn find(&mut self) -> Result<Option<Found>, String> {
+    /// Errors: the file cannot be read.
+    pub(crate) fn find(&mut self) -> Result<Option<Found>, Failure> {
         let begun = Instant::now();
         let shown = self.path.display();
-        let cannot = |error| format!("-e {shown}: cannot read the file: {error}");
+        let cannot =
+            |error| Failure::system(format_args!("-e {shown}: cannot read the file"), &error);
         let Some(mut file) = self.file.open().map_err(cannot)? else {
             say!(Info, "-e {shown}: there is no such file yet; the cache starts empty");
             return Ok(None);
@@ -109,12 +115,11 @@ impl Claim {
     /// Removes the file of the server before, if there is one. The caller must call this before the
     /// first client is served (R1). A file of another program stays.
     ///
-    /// Errors, as a sentence: the file cannot be removed, so that a later server could load it.
-    pub(crate) fn remove_old(&mut self) -> Result<(), String> {
+    /// Errors: the file cannot be removed, so that a later server could load it.
+    pub(crate) fn remove_old(&mut self) -> Result<(), Failure> {
         if self.has_old {
-            let shown = self.path.display();
-            let cannot = |error| format!("-e {shown}: cannot remove the file: {error}");
-            self.file.remove().map_err(cannot)?;
+            let what = format!("-e {}: cannot remove the file", self.path.display());
+            self.file.remove().map_err(|error| Failure::system(what, &error))?;
             self.has_old = false;
         }
         Ok(())

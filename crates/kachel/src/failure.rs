@@ -1,0 +1,187 @@
+//! Why the server does not start or has not ended well, and the exit status that says whether
+//! another start may help.
+//!
+//! Upstream:   `serve`, and the steps of the start.
+//! Downstream: the log; a service manager, which goes by the status.
+//!
+//! Invariants:
+//! - I1  Under its own name the server ends with `EXIT_USAGE` or `EXIT_NO_USER` if no restart can
+//!   help, because somebody must change an option, a file, a right or a limit first. The unit names
+//!   both statuses. Under the name memcached the statuses are memcached's.
+
+use std::fmt::{Display, Formatter};
+use std::io::{self, ErrorKind};
+
+use kachel_options::{CalledAs, OptionsError};
+
+/// Exit codes of sysexits.h, used as in memcached.
+const EXIT_USAGE: u8 = 64;
+const EXIT_NO_USER: u8 = 67;
+const EXIT_OS: u8 = 71;
+
+/// Exit code for a bad value, and after the failure of a shard.
+pub(crate) const EXIT_FAILED: u8 = 1;
+
+/// Why the server does not start or has not ended well.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    cause: Cause,
+    sentence: String,
+}
+
+/// What must change before a start can succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The options.
+    Options,
+    /// The option `-u`, or the list of users of the system.
+    NoUser,
+    /// A file of users (`-Y`, `-S`), which is a bad value for memcached.
+    Users,
+    /// A file, a right or a limit of this machine.
+    Machine,
+    /// Nothing that this process can tell: it may pass.
+    Passing,
+    /// A server that has served has failed.
+    Failed,
+}
+
+impl Failure {
+    /// The options cannot be used.
+    pub(crate) fn options(sentence: impl Into<String>) -> Self {
+        Self::new(Cause::Options, sentence)
+    }
+
+    /// The user of `-u` does not exist.
+    pub(crate) fn no_user(sentence: impl Into<String>) -> Self {
+        Self::new(Cause::NoUser, sentence)
+    }
+
+    /// A file of users cannot be read or used.
+    pub(crate) fn users(sentence: impl Into<String>) -> Self {
+        Self::new(Cause::Users, sentence)
+    }
+
+    /// A file, a right or a limit must be changed first.
+    pub(crate) fn machine(sentence: impl Into<String>) -> Self {
+        Self::new(Cause::Machine, sentence)
+    }
+
+    /// An obstacle that may pass, such as an address that is in use.
+    pub(crate) fn passing(sentence: impl Into<String>) -> Self {
+        Self::new(Cause::Passing, sentence)
+    }
+
+    /// `what` has failed with an error of the system, which is added to the sentence.
+    pub(crate) fn system(what: impl Display, error: &io::Error) -> Self {
+        let cause = if is_lasting(error.kind()) { Cause::Machine } else { Cause::Passing };
+        Self::new(cause, format!("{what}: {error}"))
+    }
+
+    /// The server has served, and has failed.
+    pub(crate) fn failed(sentence: impl Into<String>) -> Self {
+        Self::new(Cause::Failed, sentence)
+    }
+
+    fn new(cause: Cause, sentence: impl Into<String>) -> Self {
+        Self { cause, sentence: sentence.into() }
+    }
+
+    /// The same failure, of the option that is named before the sentence.
+    pub(crate) fn of_option(self, option: &str) -> Self {
+        Self { sentence: format!("{option}: {}", self.sentence), ..self }
+    }
+
+    /// The same failure, of a check that starts nothing: whatever the cause is, the options cannot
+    /// be used now.
+    pub(crate) fn of_check(self) -> Self {
+        Self { cause: Cause::Options, ..self }
+    }
+
+    /// The exit status (I1).
+    pub(crate) fn exit_code(&self, called_as: CalledAs) -> u8 {
+        match (self.cause, called_as) {
+            (Cause::Options, _) | (Cause::Users | Cause::Machine, CalledAs::Kachel) => EXIT_USAGE,
+            (Cause::NoUser, _) => EXIT_NO_USER,
+            (Cause::Users, CalledAs::Memcached) | (Cause::Failed, _) => EXIT_FAILED,
+            (Cause::Machine, CalledAs::Memcached) | (Cause::Passing, _) => EXIT_OS,
+        }
+    }
+}
+
+/// The sentence for the operator.
+impl Display for Failure {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.sentence)
+    }
+}
+
+impl From<OptionsError> for Failure {
+    fn from(error: OptionsError) -> Self {
+        Self::options(error.to_string())
+    }
+}
+
+/// Whether an error stays until somebody changes a file, a right or an option.
+///
+/// Whatever may pass does not: an address that is in use, or is not there yet; a folder that is not
+/// there, because its file system may be mounted later; a full disk; too little memory.
+const fn is_lasting(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::PermissionDenied
+            | ErrorKind::AlreadyExists
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::InvalidFilename
+            | ErrorKind::InvalidInput
+            | ErrorKind::Unsupported
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_pass_is_worth_a_restart() {
+        let code = |error: i32, called_as| {
+            let failure = Failure::system("-e", &io::Error::from_raw_os_error(error));
+            assert!(failure.to_string().starts_with("-e: "), "{failure}");
+            failure.exit_code(called_as)
+        };
+        for lasting in [libc::EACCES, libc::EPERM, libc::EROFS, libc::ENOTDIR, libc::EISDIR] {
+            assert_eq!(code(lasting, CalledAs::Kachel), EXIT_USAGE, "{lasting}");
+            assert_eq!(code(lasting, CalledAs::Memcached), EXIT_OS, "{lasting}");
+        }
+        for passing in [
+            libc::EADDRINUSE,
+            libc::EADDRNOTAVAIL,
+            libc::ENOENT,
+            libc::ENOSPC,
+            libc::EDQUOT,
+            libc::ENOMEM,
+            libc::EIO,
+            libc::EMFILE,
+        ] {
+            assert_eq!(code(passing, CalledAs::Kachel), EXIT_OS, "{passing}");
+            assert_eq!(code(passing, CalledAs::Memcached), EXIT_OS, "{passing}");
+        }
+    }
+
+    #[test]
+    fn a_check_that_fails_is_wrong_usage() {
+        let busy = Failure::passing("it is in use");
+        assert_eq!(busy.exit_code(CalledAs::Kachel), EXIT_OS);
+        assert_eq!(busy.of_check().exit_code(CalledAs::Kachel), EXIT_USAGE);
+    }
+
+    /// The fault: a server that could not start was started again once a second, for ever.
+    #[test]
+    fn the_unit_does_not_start_a_server_again_that_no_restart_can_help() {
+        let unit = include_str!("../../../packaging/kachel.service");
+        let line = format!("\nRestartPreventExitStatus={EXIT_USAGE} {EXIT_NO_USER}\n");
+        assert!(unit.contains(&line), "{line}");
+    }
+}

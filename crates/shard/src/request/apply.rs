@@ -1,15 +1,15 @@
 //! Applying a request to the engine: the operation, its counters, and the reply.
 //!
 //! Upstream:   `carry_out` and `upload`, for clients of this core; `parked`, for requests that were
-//!             left with an engine.
+//!             left with an engine; `beside`, with the outcomes of its reads.
 //! Downstream: the engine; `wire` makes the operation and formats the outcome.
 //!
 //! Invariants:
-//! - I1  Every request that is executed is counted once and answered once. A request that the
-//!   engine delays is neither counted nor answered yet.
+//! - I1  Every request that is executed is counted once and answered once, by [`answer_key`] or
+//!   [`answer_operation`]. A request that the engine delays is neither counted nor answered yet.
 
 use kachel_engine::{
-    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Verb, Verdict,
+    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Value, Verb, Verdict,
 };
 use kachel_net::{AnswerRoom, Resume};
 use kachel_wire::format::{self, KeyReply};
@@ -53,6 +53,56 @@ impl ReadTerms {
         let Resume { form, ttl, .. } = *from_here;
         Self { reply: KeyReply { form, is_last }, ttl }
     }
+}
+
+/// Counts, samples and answers one key of a retrieval that was read, or read and touched (I1). A
+/// value that is too large for the sink is returned, and must follow the text.
+#[inline(always)]
+pub(crate) fn answer_key<P>(
+    context: &Context,
+    key: &Key<'_>,
+    reply: KeyReply,
+    touches: bool,
+    verdict: &Verdict,
+    value: Value<'_, P>,
+    sink: &mut impl ReplySink,
+) -> Option<LargeValue<P>> {
+    debug_assert!(!(touches && reply.form.is_lease()), "`lease-get` gives no TTL");
+    context.counters.requests.add(1);
+    context.counters.note_get(touches, verdict);
+    if context.samples() {
+        context.sample_read(key.bytes(), touches, verdict, value.bytes(), sink);
+    }
+    let value = match reply.form.is_lease() {
+        true => format::answer_lease(sink, key, reply, verdict, value),
+        false => format::answer_key(sink, key, reply, verdict, value),
+    };
+    value.map(|value| LargeValue { value, end: reply.value_end() })
+}
+
+/// Counts, samples and answers a request of one key whose operation was executed (I1). A value that
+/// is too large for the sink is returned, and must follow the text. `sampled` is the item before a
+/// request that is in the sample.
+#[inline(always)]
+pub(crate) fn answer_operation<P>(
+    context: &Context,
+    request: &Request<'_>,
+    operation: &Operation<'_>,
+    sampled: Option<ItemBefore>,
+    verdict: &Verdict,
+    value: Value<'_, P>,
+    sink: &mut impl ReplySink,
+) -> Option<LargeValue<P>> {
+    context.counters.requests.add(1);
+    context.counters.note(&operation.verb, verdict, request.is_meta());
+    if let Some(before) = sampled {
+        let (value_bytes, is_meta) = (value.bytes(), request.is_meta());
+        let descriptor = 0; // The sample knows it.
+        let logged = Logged { operation, verdict, value_bytes, before, is_meta, descriptor };
+        context.sample_operation(logged, sink);
+    }
+    let value = request.answer(sink, verdict, value);
+    value.map(|value| LargeValue { value, end: request.value_end() })
 }
 
 /// The result of passing a request to the engine.
@@ -99,29 +149,12 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
-        let Context { counters, .. } = self.context;
-        let is_sampled = self.context.samples();
-        let before = match is_sampled {
-            true => self.context.look_before(self.engine, &operation),
-            false => ItemBefore::default(),
-        };
-        match self.engine.execute(&operation, block, ticket, &self.context.now()) {
+        let Self { engine, context } = self;
+        let sampled = context.samples().then(|| context.look_before(engine, &operation));
+        match engine.execute(&operation, block, ticket, &context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
-                counters.requests.add(1);
-                counters.note(&operation.verb, verdict, request.is_meta());
-                if is_sampled {
-                    let logged = Logged {
-                        operation: &operation,
-                        verdict,
-                        value_bytes: value.bytes(),
-                        before,
-                        is_meta: request.is_meta(),
-                        descriptor: 0,
-                    };
-                    self.context.sample_operation(logged, sink);
-                }
-                let value = request.answer(sink, verdict, value);
-                let value = value.map(|value| LargeValue { value, end: request.value_end() });
+                let value =
+                    answer_operation(context, request, &operation, sampled, verdict, value, sink);
                 Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => Applied::Later(ticket), // I1
@@ -179,17 +212,10 @@ impl<E: Engine> Applier<'_, E> {
         }
         debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
         let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
-        let Context { counters, .. } = self.context;
         match self.engine.read(&key, &get_terms, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
-                counters.requests.add(1);
-                counters.note_get(ttl.is_some(), verdict);
-                if self.context.samples() {
-                    let (touches, bytes) = (ttl.is_some(), value.bytes());
-                    self.context.sample_read(key.bytes(), touches, verdict, bytes, sink);
-                }
-                let value = format::answer_key(sink, &key, reply, verdict, value);
-                let value = value.map(|value| LargeValue { value, end: reply.value_end() });
+                let touches = ttl.is_some();
+                let value = answer_key(self.context, &key, reply, touches, verdict, value, sink);
                 Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => later::<E>(ticket),
@@ -207,25 +233,13 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         let terms = lease_terms(sink.value_bytes_max());
-        let Context { counters, .. } = self.context;
         debug_assert!(terms.leases && reply.form.is_lease(), "a key of `lease-get`");
         let operation = Operation { key, verb: Verb::Get(terms) };
         let now = self.context.now();
         match self.engine.execute(&operation, &mut Block::None, ticket, &now) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
-                counters.requests.add(1);
-                counters.note_get(false, verdict);
-                if self.context.samples() {
-                    self.context.sample_read(
-                        operation.key.bytes(),
-                        false,
-                        verdict,
-                        value.bytes(),
-                        sink,
-                    );
-                }
-                let value = format::answer_lease(sink, &operation.key, reply, verdict, value);
-                let value = value.map(|value| LargeValue { value, end: reply.value_end() });
+                let key = &operation.key;
+                let value = answer_key(self.context, key, reply, false, verdict, value, sink);
                 Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => Applied::Later(ticket), // I1

@@ -2,7 +2,8 @@
 //! another core holds the engine of this shard, its own keys are read so, too.
 //!
 //! Upstream:   `serve` for a batch, `carry_out` for each of its requests.
-//! Downstream: the reader of the engine that owns the key; `wire` formats the outcome.
+//! Downstream: the reader of the engine that owns the key; `apply`, which counts and answers what
+//!             was read.
 //!
 //! ```text
 //! the connection awaits answers -------------------------> under the lock (`engines`), or parked
@@ -29,13 +30,12 @@ use kachel_engine::{
 use kachel_stdx::Reader;
 use kachel_wire::format::KeyReply;
 use kachel_wire::request::Request;
-use kachel_wire::{format, lease_terms, retrieval_terms};
+use kachel_wire::{lease_terms, retrieval_terms};
 
 use crate::context::Context;
 use crate::observe::by_class::ItemBefore;
-use crate::request::apply::ReadTerms;
+use crate::request::apply::{ReadTerms, answer_key, answer_operation};
 use crate::request::batch::Batch;
-use crate::request::logging::Logged;
 use crate::request::reply::ReplySink;
 use crate::waiting::engines::HeldEngines;
 
@@ -141,18 +141,7 @@ impl<'a, E: Engine> Beside<'a, E> {
             return self.lease(key, reply, sink);
         }
         let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
-        let Some(Outcome { verdict, value }) = self.read(key, &get_terms) else { return false };
-        let counters = &self.context.counters;
-        counters.requests.add(1);
-        counters.reads_beside.add(1);
-        counters.note_get(ttl.is_some(), &verdict);
-        if self.context.samples() {
-            let (touches, bytes) = (ttl.is_some(), value.bytes());
-            self.context.sample_read(key.bytes(), touches, &verdict, bytes, sink);
-        }
-        let pinned = format::answer_key(sink, key, reply, &verdict, value);
-        assert!(pinned.is_none(), "a value that is read beside its owner is lent");
-        true
+        self.retrieval(key, &get_terms, reply, ttl.is_some(), sink)
     }
 
     /// Answers one key of `lease-get`, if the client gets no lease. Returns `false` if only the
@@ -162,15 +151,23 @@ impl<'a, E: Engine> Beside<'a, E> {
     fn lease(self, key: &Key<'_>, reply: KeyReply, sink: &mut impl ReplySink) -> bool {
         debug_assert!(reply.form.is_lease(), "a key of `lease-get`");
         let terms = lease_terms(sink.value_bytes_max());
-        let Some(Outcome { verdict, value }) = self.read(key, &terms) else { return false };
-        let counters = &self.context.counters;
-        counters.requests.add(1);
-        counters.reads_beside.add(1);
-        counters.note_get(false, &verdict);
-        if self.context.samples() {
-            self.context.sample_read(key.bytes(), false, &verdict, value.bytes(), sink);
-        }
-        let pinned = format::answer_lease(sink, key, reply, &verdict, value);
+        self.retrieval(key, &terms, reply, false, sink)
+    }
+
+    /// Reads one key and answers it. Returns `false` if only the owner can do that. In that case
+    /// nothing was done.
+    #[inline(always)]
+    fn retrieval(
+        self,
+        key: &Key<'_>,
+        terms: &GetTerms,
+        reply: KeyReply,
+        touches: bool,
+        sink: &mut impl ReplySink,
+    ) -> bool {
+        let Some(Outcome { verdict, value }) = self.read(key, terms) else { return false };
+        self.context.counters.reads_beside.add(1);
+        let pinned = answer_key(self.context, key, reply, touches, &verdict, value, sink);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
         true
     }
@@ -187,22 +184,11 @@ impl<'a, E: Engine> Beside<'a, E> {
         let operation = request.operation(key, sink.value_bytes_max());
         let Verb::Get(terms) = &operation.verb else { return false };
         let Some(Outcome { verdict, value }) = self.read(&key, terms) else { return false };
-        let counters = &self.context.counters;
-        counters.requests.add(1);
-        counters.reads_beside.add(1);
-        counters.note(&operation.verb, &verdict, request.is_meta());
-        if self.context.samples() {
-            let logged = Logged {
-                operation: &operation,
-                verdict: &verdict,
-                value_bytes: value.bytes(),
-                before: ItemBefore::default(),
-                is_meta: request.is_meta(),
-                descriptor: 0,
-            };
-            self.context.sample_operation(logged, sink);
-        }
-        let pinned = request.answer(sink, &verdict, value);
+        let context = self.context;
+        context.counters.reads_beside.add(1);
+        // A read changes no item, so the item need not be looked up before.
+        let sampled = context.samples().then(ItemBefore::default);
+        let pinned = answer_operation(context, request, &operation, sampled, &verdict, value, sink);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
         true
     }

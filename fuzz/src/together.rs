@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 use kachel_io::FarEnd;
 use kachel_net::{USERS_KEY_BYTES, Users};
-use kachel_testkit::{World, WorldOptions};
+use kachel_testkit::{PlainOptions, World, WorldOptions};
 use kachel_wire::Frame;
 
 use crate::connection::{START_UNIX_S, holds_nothing};
@@ -94,9 +94,12 @@ pub fn together(data: &[u8]) {
         crew: pick & 4 == 0,
         asks_login: setting.logins,
         udp: (!setting.logins).then_some(1 + u16::from(pick >> 4)),
-        requests_per_tick: (pick & 0x80 != 0).then_some(2),
-        watcher_bytes_max: WATCHER_BYTES_MAX,
-        tracks_sizes: true,
+        plain: PlainOptions {
+            requests_per_tick: (pick & 0x80 != 0).then_some(2),
+            watcher_bytes_max: WATCHER_BYTES_MAX,
+            tracks_sizes: true,
+            ..PlainOptions::default()
+        },
         ..WorldOptions::default()
     });
     let clients = (0..CLIENTS).map(|_| world.connect()).collect();

@@ -27,8 +27,8 @@ use kachel_options::{
     ServeOptions, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
-    Certificates, Engines, OpenSocket, Shard, ShardOptions, Shared, SharedOptions, Shutdown, Turn,
-    UdpOptions,
+    Certificates, Engines, OpenSocket, PlainOptions, Shard, ShardOptions, Shared, SharedOptions,
+    Shutdown, Turn, UdpOptions,
 };
 
 use crate::closes;
@@ -378,11 +378,9 @@ fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
     Endpoints::new(of_all.chain(of_one).chain(of_udp).collect())
 }
 
-fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> SharedOptions {
-    let mut settings = options.settings(shards);
-    settings.push(("kachel_partitions".to_string(), PARTITIONS.to_string()));
-    SharedOptions {
-        shards,
+/// The options of the shards that the command line has, too.
+fn plain_options(options: &ServeOptions) -> PlainOptions {
+    PlainOptions {
         cores_max: cores_max(options),
         net_cores: options.roles.map(|roles| roles.net),
         connections_max: options.connections_max,
@@ -398,6 +396,16 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         prefix_delimiter: options.prefix_delimiter,
         detail_at_start: options.detail_at_start,
         tracks_sizes: options.track_sizes,
+        pinned_percent: options.pinned_percent,
+    }
+}
+
+fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> SharedOptions {
+    let mut settings = options.settings(shards);
+    settings.push(("kachel_partitions".to_string(), PARTITIONS.to_string()));
+    SharedOptions {
+        shards,
+        plain: plain_options(options),
         endpoints,
         listeners: Vec::new(), // The caller knows them, the sockets and the ports.
         sockets: Vec::new(),
@@ -406,7 +414,6 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
             sender_datagrams_max: options.udp.sender_datagrams_max,
             ..UdpOptions::default()
         },
-        pinned_percent: options.pinned_percent,
         tell_closed: (options.verbosity > 0).then_some(closes::tell),
         pid: std::process::id(),
         usage: kachel_host::usage,
@@ -675,7 +682,7 @@ mod tests {
                 panic!("it starts a server");
             };
             assert_eq!(limits(&options), ClientLimits::default());
-            assert_eq!(options.pinned_percent, SharedOptions::default().pinned_percent);
+            assert_eq!(options.pinned_percent, PlainOptions::default().pinned_percent);
         }
     }
 }

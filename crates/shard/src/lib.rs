@@ -35,10 +35,11 @@ mod context;
 mod cores;
 mod observe;
 
-pub use cores::process::{
-    ClosedClient, OpenSocket, OtherCounts, PipeControl, Shared, SharedOptions, Shutdown, Switched,
+pub use cores::options::{
+    ClosedClient, OpenSocket, OtherCounts, PipeControl, PlainOptions, SharedOptions, Switched,
     UdpOptions,
 };
+pub use cores::process::{Shared, Shutdown};
 pub use cores::refreshes::Certificates;
 pub use cores::work::{HOLD_BYTES_MAX, TICK_BYTES_MAX, TURN_BYTES_MAX};
 pub use kachel_stdx::Counter;

@@ -163,7 +163,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
         let core = core.expect("the engines have a place for each shard's core");
         let ShardOptions { id, hasher, origin } = options;
         let sizes = Sizes::new(engines.common());
-        let log = Log::new(shared.options.log_bytes_max, engines.last_dead().to_vec());
+        let log = Log::new(shared.options.plain.log_bytes_max, engines.last_dead().to_vec());
         let clock = Rc::new(clock);
         let work = WorkMeter::new(Rc::<C>::clone(&clock));
         let context = Context::new(id, shared, hasher, origin, core.place(), sizes, log, work);

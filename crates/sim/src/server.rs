@@ -27,7 +27,7 @@ use std::sync::Arc;
 use kachel_cache::Cache;
 use kachel_engine::{LeaseOptions, Seeds};
 use kachel_io::Wait;
-use kachel_shard::{Engines, Hold, Turn};
+use kachel_shard::{Engines, Hold, PlainOptions, Turn};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
 use crate::delaying::Delaying;
@@ -103,12 +103,15 @@ impl<const LATE: bool> Server<LATE> {
             memory_bytes: options.memory_bytes,
             evict: options.evict,
             crew: options.crew,
-            cores_max: options.gathering.then_some(options.shards),
-            connections_max: options.connections_max(),
+            plain: PlainOptions {
+                cores_max: options.gathering.then_some(options.shards),
+                connections_max: options.connections_max(),
+                shutdown_allowed: true,
+                requests_per_tick: turns.chance(300).then(|| turns.between(1, 20) as u32),
+                ..PlainOptions::default()
+            },
             item_bytes_max: options.item_bytes_max,
             cas: options.cas,
-            shutdown_allowed: true,
-            requests_per_tick: turns.chance(300).then(|| turns.between(1, 20) as u32),
             leases: LEASES,
             start_unix_s: START_UNIX_S,
             seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },

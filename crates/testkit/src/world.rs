@@ -21,9 +21,8 @@ use kachel_engine::{ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions,
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, DatagramPeer, DatagramSocketId, ListenerId, ManualClock, Peer, ThreadTime};
-use kachel_net::{
-    ClientLimits, ClientProtocol, Endpoint, Endpoints, PINNED_PERCENT_MAX, REPLY_DATAGRAMS_MAX,
-};
+use kachel_net::{ClientLimits, ClientProtocol, Endpoint, Endpoints, REPLY_DATAGRAMS_MAX};
+pub use kachel_shard::PlainOptions;
 use kachel_shard::{
     Certificates, ClosedClient, Counter, Counters, Engines, Holdings, PipeControl, Shard,
     ShardOptions, Shared, SharedOptions, UdpOptions,
@@ -41,19 +40,12 @@ pub struct WorldOptions {
     /// Whether each shard reads and changes the items of all (`crew`); otherwise only its own
     /// (`erew`).
     pub crew: bool,
-    /// The most shards that serve clients at once. Fewer serve them at low load. `None` if all of
-    /// them serve clients at any load.
-    pub cores_max: Option<u16>,
-    /// The cores that serve clients, if the shards with their numbers own no keys (`--roles`).
-    pub net_cores: Option<u16>,
-    /// Connections of all shards together.
-    pub connections_max: u32,
+    /// The options of the server that are plain values.
+    pub plain: PlainOptions,
     /// Largest item, in bytes.
     pub item_bytes_max: u64,
     /// Whether items have CAS tokens; without them as with `-C`.
     pub cas: bool,
-    /// Whether `shutdown` works.
-    pub shutdown_allowed: bool,
     /// How leases behave.
     pub leases: LeaseOptions,
     /// Unix time at which the server starts, in seconds.
@@ -62,20 +54,10 @@ pub struct WorldOptions {
     pub seeds: Seeds,
     /// The resources that `stats` reports as used by the process.
     pub usage: fn() -> Usage,
-    /// The most requests of one connection in one tick.
-    pub requests_per_tick: Option<u32>,
-    /// Whether clients may move the clock on.
-    pub time_moves: bool,
     /// Limits on slow clients.
     pub limits: ClientLimits,
     /// Whether clients must log in first.
     pub asks_login: bool,
-    /// Whether `stats sizes` counts the sizes of items.
-    pub tracks_sizes: bool,
-    /// Whether clients may watch the log.
-    pub watch_allowed: bool,
-    /// Bytes of lines that may wait for each client that watches.
-    pub watcher_bytes_max: usize,
     /// Whether `refresh_certs` works.
     pub certificates: Certificates,
     /// The pipe, as clients see it.
@@ -89,8 +71,6 @@ pub struct WorldOptions {
     pub udp: Option<u16>,
     /// The most datagrams a second that are answered of one sender. 0: no limit.
     pub sender_datagrams_max: u32,
-    /// Percent of memory that values may pin while they are being sent.
-    pub pinned_percent: u32,
     /// A function that the server calls for each client that it closes because of a limit.
     pub tell_closed: Option<fn(&ClosedClient)>,
 }
@@ -104,30 +84,21 @@ impl Default for WorldOptions {
             memory_bytes: 64 << 20,
             evict: true,
             crew: true,
-            cores_max: None,
-            net_cores: None,
-            connections_max: 200,
+            plain: PlainOptions { connections_max: 200, ..PlainOptions::default() },
             item_bytes_max: 1 << 20,
             cas: true,
-            shutdown_allowed: false,
             leases: LeaseOptions::DEFAULT,
             start_unix_s: 1_800_000_000,
             seeds: Seeds { hash_keys: [11, 13] },
             usage: Usage::default,
-            requests_per_tick: None,
-            time_moves: false,
             limits: ClientLimits::default(),
             asks_login: false,
-            tracks_sizes: false,
-            watch_allowed: true,
-            watcher_bytes_max: 256 << 10,
             certificates: Certificates::Unknown,
             pipe: None,
             stays: false,
             protocol: ClientProtocol::Negotiated,
             udp: None,
             sender_datagrams_max: 0,
-            pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
         }
     }
@@ -138,18 +109,10 @@ impl WorldOptions {
     fn shared(&self) -> SharedOptions {
         SharedOptions {
             shards: self.shards,
-            cores_max: self.cores_max,
-            net_cores: self.net_cores,
-            connections_max: self.connections_max,
-            shutdown_allowed: self.shutdown_allowed,
+            plain: self.plain,
             usage: self.usage,
-            requests_per_tick: self.requests_per_tick,
-            time_moves: self.time_moves,
-            tracks_sizes: self.tracks_sizes,
             certificates: self.certificates,
             pipe: self.pipe.map(|pipe| pipe()),
-            watch_allowed: self.watch_allowed,
-            watcher_bytes_max: self.watcher_bytes_max,
             endpoints: Endpoints::new(vec![Endpoint {
                 protocol: self.protocol,
                 limits: self.limits,
@@ -161,7 +124,6 @@ impl WorldOptions {
                 sender_datagrams_max: self.sender_datagrams_max,
                 own_ports: vec![OWN_UDP_PORT..=OWN_UDP_PORT],
             },
-            pinned_percent: self.pinned_percent,
             tell_closed: self.tell_closed,
             ..SharedOptions::default()
         }
@@ -281,7 +243,7 @@ impl<A: Around, E: Engine> World<A, E> {
                 endpoint.receive_datagrams_here();
             }
         }
-        let net_cores = options.net_cores.unwrap_or(0);
+        let net_cores = options.plain.net_cores.unwrap_or(0);
         let hasher = KeyHasher::new(options.seeds, options.shards - net_cores).behind(net_cores);
         let engine_options = EngineOptions {
             evict: options.evict,

@@ -18,7 +18,7 @@ use kachel_wire::{
 use crate::clients::Clients;
 use crate::connections::watching;
 use crate::context::Context;
-use crate::cores::process::Switched;
+use crate::cores::options::Switched;
 use crate::cores::refreshes::Certificates;
 use crate::listings::listing::Listings;
 use crate::request::form::Form;
@@ -91,7 +91,7 @@ impl<E: Engine> Administration<'_, E> {
     /// Executes an administrative request that any client may send, also one over UDP. `None`: it
     /// is not such a request, and nothing was done.
     fn by_any(&mut self, admin: &Admin<'_>) -> Option<Result<(), Awaits>> {
-        let shutdown_allowed = self.context.shared.options.shutdown_allowed;
+        let shutdown_allowed = self.context.shared.options.plain.shutdown_allowed;
         Some(match *admin {
             Admin::FlushAll { delay, noreply } => self.settle_before().and_then(|()| {
                 let reply = self.flush_all(delay);
@@ -128,7 +128,7 @@ impl<E: Engine> Administration<'_, E> {
         let options = &context.shared.options;
         debug_assert!(!self.connection.is_exchange(), "it has a socket");
         match *admin {
-            Admin::Shutdown { .. } if !options.shutdown_allowed => {
+            Admin::Shutdown { .. } if !options.plain.shutdown_allowed => {
                 self.done(Reply::ShutdownNotEnabled, false)
             }
             Admin::Shutdown { graceful } => {
@@ -217,7 +217,7 @@ impl<E: Engine> Administration<'_, E> {
     fn flush_all(&mut self, delay: Ttl) -> Reply {
         let Context { counters, shared, .. } = self.context;
         let now = self.context.now();
-        let is_allowed = shared.options.flush_allowed;
+        let is_allowed = shared.options.plain.flush_allowed;
         // As in memcached, a `flush_all` that is not allowed counts in the text protocol only.
         counters.cmd_flush.add(u64::from(is_allowed || self.head.is_none()));
         if !is_allowed {
@@ -242,7 +242,7 @@ impl<E: Engine> Administration<'_, E> {
     /// Moves the clock of the process on, if it may be moved.
     fn move_time(&self, seconds: u32) -> Reply {
         let context = self.context;
-        if !context.shared.options.time_moves {
+        if !context.shared.options.plain.time_moves {
             return Reply::Error;
         }
         context.shared.move_time(seconds);
@@ -322,7 +322,7 @@ impl<E: Engine> Administration<'_, E> {
         if !shared.crawler.is_on() {
             return Err(Reply::CrawlerDisabled);
         }
-        if !shared.options.dumps_allowed {
+        if !shared.options.plain.dumps_allowed {
             return Err(if keys_only {
                 Reply::MgdumpNotAllowed
             } else {
@@ -355,9 +355,13 @@ impl<E: Engine> Administration<'_, E> {
             StatsTopic::Items => Some(Form::Items),
             StatsTopic::Slabs => Some(Form::Slabs),
             StatsTopic::Conns => Some(Form::Connections),
-            StatsTopic::Detail(DetailTopic::Dump) if options.dumps_allowed => Some(Form::Prefixes),
-            StatsTopic::Sizes if options.tracks_sizes => Some(Form::Sizes),
-            StatsTopic::Cachedump(Ok(Cachedump { class, limit })) if options.dumps_allowed => {
+            StatsTopic::Detail(DetailTopic::Dump) if options.plain.dumps_allowed => {
+                Some(Form::Prefixes)
+            }
+            StatsTopic::Sizes if options.plain.tracks_sizes => Some(Form::Sizes),
+            StatsTopic::Cachedump(Ok(Cachedump { class, limit }))
+                if options.plain.dumps_allowed =>
+            {
                 debug_assert!(class < 64, "the parser refuses other classes");
                 let lines_left = if limit == 0 { u32::MAX } else { limit };
                 Some(Form::Cachedump { class: class as u8, lines_left })
@@ -385,7 +389,7 @@ impl<E: Engine> Administration<'_, E> {
     /// Has the client watch these streams from now on.
     fn watch(&mut self, connection: ConnectionIndex, streams: Option<Streams>) -> Reply {
         let Self { context, engines, .. } = *self;
-        if !context.shared.options.watch_allowed {
+        if !context.shared.options.plain.watch_allowed {
             return Reply::WatchNotAllowed;
         }
         if self.is_pipelined() {

@@ -185,7 +185,8 @@ impl Arrivals {
             open.note_turn();
             if open.may_resume() {
                 let input_bytes = open.input().byte_count();
-                expected += expected_bytes(input_bytes, context.shared.options.requests_per_tick);
+                expected +=
+                    expected_bytes(input_bytes, context.shared.options.plain.requests_per_tick);
                 open.resume(sweep);
                 open.set_ready(Ready::add(&mut self.ready, client, None));
             }

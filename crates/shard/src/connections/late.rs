@@ -19,7 +19,7 @@ use crate::connections::memory::is_too_much_pinned;
 use crate::connections::send::Sending;
 use crate::connections::slowest::Slowest;
 use crate::context::Context;
-use crate::cores::process::ClosedClient;
+use crate::cores::options::ClosedClient;
 
 /// A connection whose time is up, and what it was too slow with; `None`: it was idle.
 type Late = (ConnectionIndex, Option<Overdue>);

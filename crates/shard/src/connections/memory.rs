@@ -140,7 +140,7 @@ pub(crate) fn refund_all(context: &Context, closed: &Connection) {
 
 /// Whether the clients of all shards together pin more memory than `--pinned-percent` allows.
 pub(crate) fn is_too_much_pinned(context: &Context, common: &impl Common) -> bool {
-    let percent = u64::from(context.shared.options.pinned_percent);
+    let percent = u64::from(context.shared.options.plain.pinned_percent);
     let limit_bytes = context.shared.budget.limit_bytes();
     let allowed_bytes = limit_bytes / 100 * percent + limit_bytes % 100 * percent / 100;
     debug_assert!(percent > 100 || allowed_bytes <= limit_bytes, "a part of the budget");

@@ -31,7 +31,7 @@ pub(crate) fn begin<E: Engine>(
     streams: Streams,
 ) -> Reply {
     let shared = &context.shared;
-    let bytes = shared.options.watcher_bytes_max;
+    let bytes = shared.options.plain.watcher_bytes_max;
     if !charge(context, &mut HeldEngines::new(engines, context), bytes as u64) {
         return Reply::WatcherFailed;
     }

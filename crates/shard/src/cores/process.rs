@@ -3,36 +3,22 @@
 //! Upstream:   `kachel` makes one at the start.
 //! Downstream: every shard reads it. For each request, a shard writes only its own counters.
 
-use std::fmt;
-use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use kachel_engine::{ClockOrigin, Copies, Now};
-use kachel_host::{Budget, Usage};
-use kachel_io::SocketName;
-use kachel_net::{
-    AddressGroup, Attempts, Endpoints, LoginAttempt, LoginOwed, LoginTurn, Overdue,
-    PINNED_PERCENT_MAX, SenderBudget, Users,
-};
+use kachel_engine::{ClockOrigin, Now};
+use kachel_host::Budget;
+use kachel_net::{AddressGroup, Attempts, LoginAttempt, LoginOwed, LoginTurn, SenderBudget, Users};
 use kachel_stdx::Counter;
 
 use crate::cores::crawler::Crawler;
+use crate::cores::options::SharedOptions;
 use crate::cores::policy::Cores;
-use crate::cores::refreshes::{Certificates, Refreshes};
+use crate::cores::refreshes::Refreshes;
 use crate::observe::by_class::ClassCounters;
 use crate::observe::counters::Counters;
 use crate::observe::watchers::Watchers;
-
-/// A client that was closed for being slow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClosedClient {
-    /// The socket of the client.
-    pub name: SocketName,
-    /// The limit that the client has exceeded.
-    pub overdue: Overdue,
-}
 
 /// The result of the check of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,186 +34,6 @@ pub(crate) enum LoginCheck {
 
 /// The most seconds by which clients can move the clock on: ten years.
 const MOVED_S_MAX: u32 = 10 * 365 * 24 * 60 * 60;
-
-/// A socket on which the process waits for clients or datagrams.
-#[derive(Clone, Debug)]
-pub struct OpenSocket {
-    /// Its number in this process.
-    pub descriptor: i32,
-    /// Its address: as `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT`, `udp:`, `udp6:` or `unix:PATH`.
-    pub address: String,
-    /// Whether it receives datagrams. Otherwise it listens.
-    pub is_udp: bool,
-}
-
-/// How requests over UDP are answered.
-#[derive(Clone, Debug)]
-pub struct UdpOptions {
-    /// The most datagrams of a reply, from 1 to `kachel_net::REPLY_DATAGRAMS_MAX`.
-    pub reply_datagrams_max: u16,
-    /// The most datagrams a second that are answered of one sender. 0 means no limit.
-    pub sender_datagrams_max: u32,
-    /// The UDP ports of this process. Nothing that comes from such a port is answered.
-    pub own_ports: Vec<RangeInclusive<u16>>,
-}
-
-impl Default for UdpOptions {
-    /// Replies of one datagram, by a process without UDP ports.
-    fn default() -> Self {
-        Self { reply_datagrams_max: 1, sender_datagrams_max: 0, own_ports: Vec::new() }
-    }
-}
-
-/// The options with which the process was started.
-#[derive(Clone, Debug)]
-pub struct SharedOptions {
-    /// The number of shards. Each shard is one thread.
-    pub shards: u16,
-    /// The most cores that serve clients at once. Fewer serve them at low load. `None` if all of
-    /// them serve clients at any load.
-    pub cores_max: Option<u16>,
-    /// The cores that serve clients if only some may: the first ones. The shards with their numbers
-    /// own no keys.
-    pub net_cores: Option<u16>,
-    /// Connections open at once, in the whole process (`-c`).
-    pub connections_max: u32,
-    /// The most requests of one connection in one tick (`-R`). `None`: all that were received.
-    pub requests_per_tick: Option<u32>,
-    /// Whether `flush_all` works (not with `-F`).
-    pub flush_allowed: bool,
-    /// Whether items may be listed (not with `-X`).
-    pub dumps_allowed: bool,
-    /// Whether `lru_crawler` may crawl and dump from the start (not with `-o no_lru_crawler`).
-    pub crawler_on: bool,
-    /// Whether clients may watch the log (not with `-W`).
-    pub watch_allowed: bool,
-    /// Bytes of lines that may wait for each client that watches (`-o watcher_logbuf_size`). They
-    /// are charged to the budget.
-    pub watcher_bytes_max: usize,
-    /// Bytes of lines that each core may keep before it hands them on (`-o worker_logbuf_size`).
-    pub log_bytes_max: usize,
-    /// Whether `shutdown` works (`-A`).
-    pub shutdown_allowed: bool,
-    /// Whether clients may move the clock on (`debugtime`). For tests.
-    pub time_moves: bool,
-    /// The byte that ends the prefix of a key (`-D`).
-    pub prefix_delimiter: u8,
-    /// Whether requests are counted by prefix from the start (`-D`).
-    pub detail_at_start: bool,
-    /// Whether `stats sizes` counts the sizes of items (`-o track_sizes`).
-    pub tracks_sizes: bool,
-    /// The endpoints of the process, with the limits of their clients.
-    pub endpoints: Endpoints,
-    /// The addresses of the listeners, in the order of their endpoints, for `stats conns`: as
-    /// `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT` or `unix:PATH`.
-    pub listeners: Vec<String>,
-    /// All sockets of the process for clients and datagrams, for `stats conns`.
-    pub sockets: Vec<OpenSocket>,
-    /// How requests over UDP are answered.
-    pub udp: UdpOptions,
-    /// Percent of `-m` that values may pin while they are sent. Slow readers are closed above that.
-    /// 0 means no limit.
-    pub pinned_percent: u32,
-    /// Reports a client that was closed for being slow to the operator (`-v`). It must not block.
-    pub tell_closed: Option<fn(&ClosedClient)>,
-    /// The process ID.
-    pub pid: u32,
-    /// Returns the processor time that the process has used.
-    pub usage: fn() -> Usage,
-    /// The memcached version that clients see.
-    pub version: &'static str,
-    /// Kachel's own version.
-    pub own_version: &'static str,
-    /// The names and values that `stats settings` shows, in memcached's order.
-    pub settings: Vec<(String, String)>,
-    /// Whether `refresh_certs` works.
-    pub certificates: Certificates,
-    /// The copies of items that answer requests over UDP, if there are any. The engines report
-    /// their changes to them.
-    pub copies: Option<Arc<dyn Copies>>,
-    /// Statistics that other parts of the process count.
-    pub other_counts: Vec<OtherCounts>,
-    /// The pipe of the process, if it has one.
-    pub pipe: Option<PipeControl>,
-}
-
-/// The pipe of a process, as clients see it.
-#[derive(Clone)]
-pub struct PipeControl {
-    /// The names and values of `stats pipe`.
-    pub facts: Arc<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
-    /// Switches the pipe on or off. When it returns after the latter, the pipe answers nothing.
-    pub switch: Arc<dyn Fn(bool) -> Switched + Send + Sync>,
-}
-
-/// The result of an attempt to switch the pipe on or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switched {
-    /// The pipe is on, or off.
-    Done,
-    /// The pipe is not in use.
-    NotEnabled,
-    /// An administrator has taken it from its interface, so it cannot be switched on.
-    Detached,
-    /// It is switched off, and still answers a packet.
-    StillAnswers,
-}
-
-impl fmt::Debug for PipeControl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PipeControl").finish_non_exhaustive()
-    }
-}
-
-/// Statistics that another part of the process counts, as names and numbers in the order of
-/// `stats`.
-#[derive(Clone)]
-pub struct OtherCounts(pub Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>);
-
-impl fmt::Debug for OtherCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OtherCounts").finish_non_exhaustive()
-    }
-}
-
-impl Default for SharedOptions {
-    /// One shard, with the default options.
-    fn default() -> Self {
-        Self {
-            shards: 1,
-            cores_max: None,
-            net_cores: None,
-            connections_max: 1024,
-            requests_per_tick: None,
-            flush_allowed: true,
-            dumps_allowed: true,
-            crawler_on: true,
-            watch_allowed: true,
-            watcher_bytes_max: 256 << 10,
-            log_bytes_max: 64 << 10,
-            shutdown_allowed: false,
-            time_moves: false,
-            prefix_delimiter: b':',
-            detail_at_start: false,
-            tracks_sizes: false,
-            endpoints: Endpoints::default(),
-            listeners: Vec::new(),
-            sockets: Vec::new(),
-            udp: UdpOptions::default(),
-            pinned_percent: PINNED_PERCENT_MAX,
-            tell_closed: None,
-            pid: 1,
-            usage: Usage::default,
-            version: "1.6.45",
-            own_version: "0",
-            settings: Vec::new(),
-            certificates: Certificates::Unknown,
-            copies: None,
-            other_counts: Vec::new(),
-            pipe: None,
-        }
-    }
-}
 
 /// How a client wants the process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,11 +102,14 @@ impl Shared {
     /// Makes the state of a process that starts.
     pub fn new(options: SharedOptions, budget: Arc<Budget>) -> Self {
         let counters = (0..options.shards).map(|_| Arc::default()).collect();
-        let detailed = AtomicBool::new(options.detail_at_start);
+        let detailed = AtomicBool::new(options.plain.detail_at_start);
         Self {
             before: (0..options.shards).map(|_| Counters::default()).collect(),
-            cores: Cores::new(options.net_cores.unwrap_or(options.shards), options.cores_max),
-            crawler: Crawler::new(options.crawler_on),
+            cores: Cores::new(
+                options.plain.net_cores.unwrap_or(options.shards),
+                options.plain.cores_max,
+            ),
+            crawler: Crawler::new(options.plain.crawler_on),
             watchers: Watchers::new(options.shards),
             sender_budget: SenderBudget::new(options.udp.sender_datagrams_max),
             options,
@@ -448,7 +257,7 @@ impl Shared {
     /// Moves the clock of the process on. Each core follows in its next tick, or when it takes an
     /// engine.
     pub(crate) fn move_time(&self, seconds: u32) {
-        assert!(self.options.time_moves, "only a test moves time");
+        assert!(self.options.plain.time_moves, "only a test moves time");
         let moved = |before: u32| Some(before.saturating_add(seconds).min(MOVED_S_MAX));
         let _before = self.moved_s.fetch_update(Relaxed, Relaxed, moved);
     }
@@ -554,7 +363,7 @@ impl Shared {
     pub(crate) fn admit(&self) -> bool {
         self.connections
             .fetch_update(Relaxed, Relaxed, |open| {
-                (open < self.options.connections_max).then_some(open + 1)
+                (open < self.options.plain.connections_max).then_some(open + 1)
             })
             .is_ok()
     }

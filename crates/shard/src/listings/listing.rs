@@ -41,7 +41,7 @@ use kachel_wire::{Reply, format};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::cores::process::OpenSocket;
+use crate::cores::options::OpenSocket;
 use crate::listings::tally::{Listing, Part, Tally};
 use crate::observe::prefixes::WINDOW_BYTES_MAX;
 use crate::request::form::{Ended, Form, LISTED_ITEMS_PER_TICK_MAX};

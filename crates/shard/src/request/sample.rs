@@ -129,7 +129,7 @@ impl Context {
 
     fn count_prefix(&self, key: &[u8], what: PrefixCounts) {
         if self.shared.is_detailed() {
-            let delimiter = self.shared.options.prefix_delimiter;
+            let delimiter = self.shared.options.plain.prefix_delimiter;
             self.prefixes().count(key, delimiter, what, self.shards());
         }
     }

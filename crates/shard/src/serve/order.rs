@@ -29,7 +29,8 @@ impl<E: Engine> Serving<'_, E> {
     ) {
         let batch = Batch::new(std::mem::take(decoded));
         let protocol = ClientProtocol::Negotiated;
-        let (turn_requests, begun) = (self.context.shared.options.requests_per_tick, Begun::NONE);
+        let (turn_requests, begun) =
+            (self.context.shared.options.plain.requests_per_tick, Begun::NONE);
         let tick = TickWork::of(ready.len() + self.clients.run_queue.len());
         let mut turn = Turn {
             on: self,

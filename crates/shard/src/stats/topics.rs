@@ -19,7 +19,7 @@ use kachel_wire::{DetailTopic, Reply, StatsTopic, format};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::cores::process::OtherCounts;
+use crate::cores::options::OtherCounts;
 use crate::observe::counters::Counters;
 use crate::observe::prefixes::{PrefixCounts, WINDOW_BYTES_MAX};
 use crate::waiting::engines::Engines;
@@ -37,7 +37,7 @@ pub(crate) struct Answering<'a, E: Engine> {
 impl<E: Engine> Answering<'_, E> {
     /// Answers `stats` with this topic.
     pub(crate) fn stats(&mut self, topic: StatsTopic, io_kind: &str) {
-        let dumps_allowed = self.context.shared.options.dumps_allowed;
+        let dumps_allowed = self.context.shared.options.plain.dumps_allowed;
         match topic {
             StatsTopic::General => self.general(),
             StatsTopic::Kachel => self.own(io_kind),
@@ -174,7 +174,7 @@ impl<E: Engine> Answering<'_, E> {
         self.seconds("rusage_user", usage.user_us);
         self.seconds("rusage_system", usage.system_us);
         let connections = u64::from(shared.open_connections());
-        self.number("max_connections", u64::from(options.connections_max));
+        self.number("max_connections", u64::from(options.plain.connections_max));
         self.number("curr_connections", connections);
         self.rows(CONNECTIONS);
         self.number("connection_structures", connections);

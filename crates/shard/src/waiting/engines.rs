@@ -604,7 +604,8 @@ mod tests {
     use kachel_io::ManualClock;
 
     use super::*;
-    use crate::cores::process::{Shared, SharedOptions};
+    use crate::cores::options::SharedOptions;
+    use crate::cores::process::Shared;
     use crate::cores::work::WorkMeter;
     use crate::observe::log::Log;
     use crate::observe::sizes::Sizes;

@@ -11,6 +11,7 @@
 
 mod world;
 
+use kachel_shard::PlainOptions;
 use kachel_testkit::WorldOptions;
 use world::{Client, explore, servers};
 
@@ -63,7 +64,10 @@ fn nobody_sleeps_while_something_waits() {
 
 #[test]
 fn connections_that_move_are_served_in_order() {
-    let options = WorldOptions { cores_max: Some(3), ..servers(3, true) };
+    let options = WorldOptions {
+        plain: PlainOptions { cores_max: Some(3), ..servers(3, true).plain },
+        ..servers(3, true)
+    };
     let happened = explore("moves", options, || {
         let turn = |number: usize| pipelined(number).script.remove(0);
         (1..4).map(|number| Client { script: (0..4).map(|_| turn(number)).collect() }).collect()

@@ -112,7 +112,7 @@ fn run_once(options: WorldOptions, clients: Vec<Client>, happened: &[AtomicU64; 
         threads.push(thread::spawn(move || {
             let mut shard = SHARDS.with_borrow_mut(|shards| shards[id].take().expect("once"));
             while shard.tick().expect("memory never fails") == Turn::Again {
-                if options.cores_max.is_some() {
+                if options.plain.cores_max.is_some() {
                     let world = |world: &Option<World<Sleeper>>| {
                         let world = world.as_ref().expect("it is there until the end");
                         world.clock.advance_ns(TICK_NS);

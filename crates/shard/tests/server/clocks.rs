@@ -3,6 +3,7 @@
 use kachel_io::{Clock as _, FarEnd};
 use kachel_net::LINE_SECONDS_MAX;
 
+use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
 
 const HOUR_S: u64 = 3_600;
@@ -273,7 +274,12 @@ fn memory_refused_to_a_cache_at_any_moment_is_answered_and_forgotten() {
 #[test]
 fn a_test_moves_the_clock_of_all_cores_on() {
     for (shards, crew) in [(1, true), (3, true), (3, false)] {
-        let options = WorldOptions { shards, crew, time_moves: true, ..WorldOptions::default() };
+        let options = WorldOptions {
+            shards,
+            crew,
+            plain: PlainOptions { time_moves: true, ..PlainOptions::default() },
+            ..WorldOptions::default()
+        };
         let mut world = World::new(options);
         let client = world.connect();
         let sets: String = (0..50).map(|key| format!("set k{key} 0 10 1\r\n1\r\n")).collect();

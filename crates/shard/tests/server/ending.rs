@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use kachel_io::{FarEnd, Wait};
-use kachel_shard::Turn;
+use kachel_shard::{PlainOptions, Turn};
 use kachel_wire::{Frame, Reply};
 
 use kachel_testkit::{World, WorldOptions};
@@ -87,7 +87,10 @@ fn a_reply_that_was_begun_is_finished() {
 #[test]
 fn the_end_waits_for_a_rejected_client_until_clients_are_given_up() {
     for takes_it in [true, false] {
-        let options = WorldOptions { connections_max: 1, ..WorldOptions::default() };
+        let options = WorldOptions {
+            plain: PlainOptions { connections_max: 1, ..PlainOptions::default() },
+            ..WorldOptions::default()
+        };
         let mut world = World::new(options);
         let served = world.connect();
         world.settle();

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use kachel_io::FarEnd;
 use kachel_net::{USERS_KEY_BYTES, Users};
+use kachel_shard::PlainOptions;
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
 const CORES: u16 = 8;
@@ -46,8 +47,7 @@ impl Machine {
     fn with(options: WorldOptions) -> Self {
         let options = WorldOptions {
             shards: CORES,
-            cores_max: Some(CORES),
-            connections_max: 1000,
+            plain: PlainOptions { cores_max: Some(CORES), connections_max: 1000, ..options.plain },
             ..options
         };
         let world = World::new(options);

@@ -8,6 +8,7 @@ use kachel_net::{
     ClientLimits, LOGIN_FAILURES_MAX, LOGIN_WAIT_SECONDS_MAX, USERS_KEY_BYTES, Users,
     WRONG_PER_MINUTE_MAX,
 };
+use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
 
 const LOGIN: &[u8] = b"set x 0 0 12\r\nalice secret\r\n";
@@ -19,7 +20,11 @@ const STEP_NS: u64 = 100_000_000;
 const STEPS_PER_SECOND: usize = 10;
 
 fn world(options: WorldOptions) -> World {
-    let options = WorldOptions { asks_login: true, connections_max: 1024, ..options };
+    let options = WorldOptions {
+        asks_login: true,
+        plain: PlainOptions { connections_max: 1024, ..options.plain },
+        ..options
+    };
     let world = World::new(options);
     let users = Users::read(b"alice:secret", [3; USERS_KEY_BYTES]).expect("a good file");
     world.shared.set_users(users);

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use kachel_io::FarEnd;
 use kachel_net::{ClientLimits, Overdue, TooSlow};
-use kachel_shard::ClosedClient;
+use kachel_shard::{ClosedClient, PlainOptions};
 
 use kachel_testkit::{World, WorldOptions};
 
@@ -161,7 +161,7 @@ fn holders_closed(pinned_percent: u32) -> (u64, [u64; 4], Vec<Overdue>) {
     let memory_bytes = 30 << 20;
     let options = WorldOptions {
         limits,
-        pinned_percent,
+        plain: PlainOptions { pinned_percent, ..PlainOptions::default() },
         tell_closed,
         memory_bytes,
         ..WorldOptions::default()
@@ -206,7 +206,7 @@ fn slow_readers_may_pin_what_their_limit_says() {
     for percent in [0, 100] {
         assert_eq!(holders_closed(percent), (0, [0; 4], vec![]), "{percent} %");
     }
-    assert_eq!(WorldOptions::default().pinned_percent, 25);
+    assert_eq!(WorldOptions::default().plain.pinned_percent, 25);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use kachel_io::FarEnd;
 use kachel_net::OWED_BYTES_MAX;
-use kachel_shard::{LISTED_ITEMS_PER_TICK_MAX, LISTING_BYTES_PER_CORE_MAX};
+use kachel_shard::{LISTED_ITEMS_PER_TICK_MAX, LISTING_BYTES_PER_CORE_MAX, PlainOptions};
 use kachel_stdx::kept;
 
 use kachel_testkit::{World, WorldOptions};
@@ -113,7 +113,7 @@ fn crowded(shards: u16, crew: bool) -> (World, FarEnd) {
     let mut world = World::new(WorldOptions {
         shards,
         crew,
-        tracks_sizes: true,
+        plain: PlainOptions { tracks_sizes: true, ..PlainOptions::default() },
         memory_bytes: 256 << 20,
         ..WorldOptions::default()
     });
@@ -184,7 +184,7 @@ fn a_listing_that_counts_for_all_and_leaves_keeps_no_other_from_ending() {
         let mut world = World::new(WorldOptions {
             shards,
             crew,
-            tracks_sizes: true,
+            plain: PlainOptions { tracks_sizes: true, ..PlainOptions::default() },
             ..WorldOptions::default()
         });
         let clients: Vec<FarEnd> = (0..12).map(|_| world.connect()).collect();

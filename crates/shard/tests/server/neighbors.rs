@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use kachel_cache::MAINTENANCE_BYTES_MAX;
 use kachel_io::FarEnd;
-use kachel_shard::{HOLD_BYTES_MAX, TICK_BYTES_MAX, TURN_BYTES_MAX};
+use kachel_shard::{HOLD_BYTES_MAX, PlainOptions, TICK_BYTES_MAX, TURN_BYTES_MAX};
 use kachel_testkit::{World, WorldOptions};
 
 /// Ticks in which a request is received, served, and its reply read.
@@ -27,9 +27,9 @@ const MEMORY_BYTES: u64 = 96 << 20;
 const REQUEST_BYTES_MAX: u64 = (128 << 10) + MAINTENANCE_BYTES_MAX;
 
 fn options(shards: u16) -> WorldOptions {
-    let (memory_bytes, item_bytes_max, connections_max) = (MEMORY_BYTES, 32 << 20, 300);
-    let most = WorldOptions { connections_max, ..WorldOptions::default() };
-    WorldOptions { shards, memory_bytes, item_bytes_max, ..most }
+    let (memory_bytes, item_bytes_max) = (MEMORY_BYTES, 32 << 20);
+    let plain = PlainOptions { connections_max: 300, ..PlainOptions::default() };
+    WorldOptions { shards, memory_bytes, item_bytes_max, plain, ..WorldOptions::default() }
 }
 
 fn world(shards: u16) -> World {

@@ -1,5 +1,6 @@
 //! What the server answers, over the in-memory door, with one shard and with several.
 
+use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
 
 /// Runs a conversation: each row is what is sent and what must come back.
@@ -274,8 +275,11 @@ fn all_that_was_pipelined_before_a_half_close_is_answered() {
 
 #[test]
 fn a_connection_over_the_limit_is_told_so_and_the_limit_is_exact() {
-    let mut world =
-        World::new(WorldOptions { connections_max: 3, shards: 2, ..WorldOptions::default() });
+    let mut world = World::new(WorldOptions {
+        plain: PlainOptions { connections_max: 3, ..PlainOptions::default() },
+        shards: 2,
+        ..WorldOptions::default()
+    });
     let clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
     world.settle();
     let fourth = world.connect();

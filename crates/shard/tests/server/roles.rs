@@ -1,6 +1,7 @@
 //! Servers in which some cores have the clients, and the others have the keys.
 
 use kachel_io::FarEnd;
+use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
 
 const NET: u16 = 2;
@@ -9,7 +10,7 @@ fn divided_options() -> WorldOptions {
     WorldOptions {
         shards: NET + 2,
         crew: false,
-        net_cores: Some(NET),
+        plain: PlainOptions { net_cores: Some(NET), ..PlainOptions::default() },
         memory_bytes: 8 << 20,
         ..WorldOptions::default()
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kachel_io::FarEnd;
+use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
 
 /// The numbers of a topic, by their names without `prefix`.
@@ -188,8 +189,12 @@ fn lines(world: &mut World, client: &FarEnd, request: &str) -> Vec<String> {
 #[test]
 fn sizes_are_told_in_steps_of_32_bytes_if_they_are_tracked() {
     for (shards, crew) in [(1, true), (3, true), (3, false)] {
-        let options =
-            |tracks_sizes| WorldOptions { shards, crew, tracks_sizes, ..WorldOptions::default() };
+        let options = |tracks_sizes| WorldOptions {
+            shards,
+            crew,
+            plain: PlainOptions { tracks_sizes, ..PlainOptions::default() },
+            ..WorldOptions::default()
+        };
         let mut world = World::new(options(false));
         let client = world.connect();
         assert_eq!(

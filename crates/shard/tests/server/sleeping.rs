@@ -3,6 +3,7 @@
 use kachel_engine::Seeds;
 use kachel_io::{FarEnd, Wait};
 use kachel_net::ClientLimits;
+use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
 
 const SHARDS: u16 = 64;
@@ -13,7 +14,7 @@ const NAP_NS: u64 = 100_000_000;
 fn server(limits: ClientLimits) -> (World, Vec<FarEnd>) {
     let mut world = World::new(WorldOptions {
         shards: SHARDS,
-        connections_max: 2000,
+        plain: PlainOptions { connections_max: 2000, ..PlainOptions::default() },
         memory_bytes: 256 << 20,
         seeds: Seeds { hash_keys: [5, 6] },
         limits,

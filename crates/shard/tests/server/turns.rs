@@ -1,12 +1,18 @@
 //! Turns (`-R`): how many requests of one connection a tick serves before those of others.
 
+use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
 
 /// Ticks in which a request is received, served, and its reply read.
 const TURNS_OF_A_REPLY: usize = 2;
 
 fn world(requests_per_tick: Option<u32>, shards: u16, crew: bool) -> World {
-    World::new(WorldOptions { requests_per_tick, shards, crew, ..WorldOptions::default() })
+    World::new(WorldOptions {
+        plain: PlainOptions { requests_per_tick, ..PlainOptions::default() },
+        shards,
+        crew,
+        ..WorldOptions::default()
+    })
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use kachel_io::{FarEnd, Peer};
+use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
 
 /// One shard; three that change each other's items; three that ask each other.
@@ -335,7 +336,12 @@ fn an_idle_client_is_closed_for_that_and_a_watcher_is_not() {
 fn a_slow_watcher_misses_lines_and_is_told_how_many() {
     for (shards, crew) in SERVERS {
         let watcher_bytes_max = 8 << 10;
-        let options = WorldOptions { shards, crew, watcher_bytes_max, ..WorldOptions::default() };
+        let options = WorldOptions {
+            shards,
+            crew,
+            plain: PlainOptions { watcher_bytes_max, ..PlainOptions::default() },
+            ..WorldOptions::default()
+        };
         let mut world = World::new(options);
         let client = world.connect();
         let watcher = watch(&mut world, "fetchers");
@@ -373,7 +379,12 @@ fn a_slow_watcher_misses_lines_and_is_told_how_many() {
 fn nothing_for_a_watcher_that_left_reaches_the_next_client_at_its_place() {
     for (shards, crew) in SERVERS {
         let watcher_bytes_max = 64 << 10;
-        let options = WorldOptions { shards, crew, watcher_bytes_max, ..WorldOptions::default() };
+        let options = WorldOptions {
+            shards,
+            crew,
+            plain: PlainOptions { watcher_bytes_max, ..PlainOptions::default() },
+            ..WorldOptions::default()
+        };
         let mut world = World::new(options);
         let client = world.connect();
         let watcher = watch(&mut world, "fetchers mutations");
@@ -438,14 +449,20 @@ fn watch_is_refused_as_in_memcached() {
     let memory_bytes = 1 << 20;
     let options = WorldOptions {
         memory_bytes,
-        watcher_bytes_max: 2 * memory_bytes as usize,
+        plain: PlainOptions {
+            watcher_bytes_max: 2 * memory_bytes as usize,
+            ..PlainOptions::default()
+        },
         ..WorldOptions::default()
     };
     let mut world = World::new(options);
     let client = world.connect();
     let failed = b"WATCHER_FAILED failed to add log watcher\r\n";
     assert_eq!(world.ask(&client, b"watch\r\n"), failed, "there is no memory for it");
-    let mut world = World::new(WorldOptions { watch_allowed: false, ..WorldOptions::default() });
+    let mut world = World::new(WorldOptions {
+        plain: PlainOptions { watch_allowed: false, ..PlainOptions::default() },
+        ..WorldOptions::default()
+    });
     let client = world.connect();
     let refused = b"CLIENT_ERROR watch commands not allowed\r\n";
     assert_eq!(world.ask(&client, b"watch\r\n"), refused);

@@ -1,11 +1,15 @@
 //! `-Y`: a server whose clients must log in, and its file of users.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use kachel_testkit::{Client, Launch, Server, wait_until};
+use kachel_testkit::{Client, Launch, Look, Server, wait_until, within};
+use rustix::net::{AddressFamily, Shutdown, SocketType, bind, connect, shutdown, socket};
 use rustix::process::Signal;
 
 /// A folder with a file of users.
@@ -113,6 +117,51 @@ fn no_login_is_wrong_while_the_file_is_swapped() {
             assert!(client.join().expect("no login was wrong") > 0);
         }
     });
+}
+
+/// A connection from 127.0.0.`last` to a port of 127.0.0.1.
+fn stream_from(last: u8, port: u16) -> OwnedFd {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    let own = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, last), 0);
+    bind(&socket, &own).expect("an address of this machine");
+    connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).expect("it listens");
+    socket
+}
+
+/// 1,100 connections of eight addresses send a wrong password each, and close or end their side.
+/// Once the server has taken note of that, a client of a ninth address is let in. A login that
+/// waits for a check would keep its place for a minute.
+#[test]
+fn guessers_that_are_gone_leave_room_for_others() {
+    const GUESS: &str = "set x 0 0 11\r\nalice guess\r\n";
+    const LOGIN: &str = "set x 0 0 12\r\nalice secret\r\n";
+    const HANG: Duration = Duration::from_secs(30);
+    let file = UsersFile::new("alice:secret\n");
+    let path = file.path();
+    for io in ["--io=epoll", "--io=auto"] {
+        let options = ["-t", "2", "-c", "1024", io, "-Y", path.to_str().expect("UTF-8")];
+        let server = Launch::memcached(program(), &options).start();
+        for half_closes in [false, true] {
+            let mut open = Vec::new();
+            for number in 0..1_100 {
+                let mut guesser = Client::new(stream_from(1 + number as u8 % 8, server.port()));
+                // Where the server is full, it has closed it before.
+                let is_sent = guesser.try_send(GUESS);
+                if half_closes && is_sent {
+                    let _is_closed = shutdown(guesser.socket(), Shutdown::Write);
+                    open.push(guesser);
+                }
+            }
+            let lets_in = within(HANG, || {
+                let mut client = Client::new(stream_from(9, server.port()));
+                let mut buffer = [0; 64];
+                client.try_send(LOGIN)
+                    && matches!(client.look(&mut buffer), Look::Bytes(count)
+                        if buffer[..count] == *b"STORED\r\n")
+            });
+            assert!(lets_in, "{io}, they half-close: {half_closes}");
+        }
+    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Input {
         self.tail.is_empty()
     }
 
-    /// Bytes that are kept.
+    /// Bytes of the tail.
     #[inline]
     pub fn byte_count(&self) -> usize {
         self.tail.len()

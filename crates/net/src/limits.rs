@@ -4,6 +4,8 @@
 //! Downstream: `input`, `outbox` and `overdue`.
 
 use kachel_io::{RECEIVE_BUFFER_BYTES, SEND_BLOCK_BYTES};
+use kachel_wire::TOKEN_BYTES_MAX;
+use kachel_wire::request::LINE_BYTES_MAX;
 
 /// Bytes of memory that a client which does not read may cost, for replies and kept requests
 /// together. The reply that is being formatted comes on top.
@@ -18,9 +20,9 @@ pub const BEGUN_BYTES_MAX: usize = OWED_BYTES_MAX - STATE_BYTES - SEND_BLOCK_BYT
 /// can bring, and one line. Longer input is charged to `-m` (`Input::chargeable_bytes`), so that a
 /// client never waits because of its own input.
 pub const KEPT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES + 2 * 1024;
-/// A connection that waits for its turn stops receiving when the memory of its kept input has this
-/// many bytes: as much as one poll brings.
-pub(crate) const TURN_INPUT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES;
+/// While a client waits for its turn, or a login for its check, the client may send until this
+/// number of bytes is kept: as many as one poll brings.
+pub const WAITING_INPUT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES;
 /// The own share of a connection: bytes of input that it may keep, and bytes of replies that it may
 /// owe, without a charge to `-m`.
 pub const OWN_BYTES_PER_CONNECTION: usize = 32 * 1024;
@@ -84,6 +86,9 @@ impl Default for ClientLimits {
 const _: () = {
     assert!(SEND_BLOCK_BYTES < OWN_BYTES_PER_CONNECTION);
     assert!(OWN_BYTES_PER_CONNECTION < BEGUN_BYTES_MAX);
+    // Input that is kept while a login waits is not charged: the last receive is within the share.
+    assert!(WAITING_INPUT_BYTES_MAX + RECEIVE_BUFFER_BYTES <= OWN_BYTES_PER_CONNECTION);
+    assert!(LINE_BYTES_MAX + TOKEN_BYTES_MAX < WAITING_INPUT_BYTES_MAX);
     // A client that is owed less than a block must never wait because of its own input.
     assert!(SEND_BLOCK_BYTES + KEPT_BYTES_MAX < BEGUN_BYTES_MAX);
 };

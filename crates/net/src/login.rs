@@ -16,7 +16,8 @@ use crate::attempts::LoginTurn;
 /// The failed logins after which a connection is closed.
 pub const LOGIN_FAILURES_MAX: u8 = 5;
 /// The longest that one login waits for its turn, in sweeps. Then its connection is closed, because
-/// its client may be gone: nothing is received from a client that waits.
+/// its client may be gone without an end of the connection, or behind more than
+/// [`crate::WAITING_INPUT_BYTES_MAX`] of input.
 pub const LOGIN_WAIT_SECONDS_MAX: u32 = 60;
 const SECOND_NS: u64 = 1_000_000_000;
 

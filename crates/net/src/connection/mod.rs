@@ -22,8 +22,9 @@
 //! Invariants:
 //! - I1  A connection is *paused* while it waits for something. Its requests are served only while
 //!   it is not paused ([`Waiting::Nothing`]). When it is paused, `io` is told to stop receiving;
-//!   bytes that still arrive are added to the tail. A connection that waits for its turn receives
-//!   until it keeps `TURN_INPUT_BYTES_MAX`: its wait is short, and to stop costs more than to wait.
+//!   bytes that still arrive are added to the tail. A connection that waits for its turn, or whose
+//!   login waits, receives until the tail has [`WAITING_INPUT_BYTES_MAX`]: to stop costs more than
+//!   a turn, and the end of the client ends the wait of a login.
 //! - I2  A connection that waits for a record is in the list of those that do. Only that list ends
 //!   the wait.
 //! - I3  A connection is in each list of its shard (dirty, resumable, ready) at most once. Its mark
@@ -40,7 +41,7 @@ use kachel_io::{Peer, SocketId};
 use crate::attempts::LoginTurn;
 use crate::endpoint::{ClientProtocol, EndpointIndex};
 use crate::input::Input;
-use crate::limits::TURN_INPUT_BYTES_MAX;
+use crate::limits::WAITING_INPUT_BYTES_MAX;
 use crate::login::{Login, LoginOwed};
 use crate::outbox::Outbox;
 use crate::sasl::Exchange;
@@ -463,23 +464,35 @@ impl Connection {
         self.outbox.is_full(self.input.memory_bytes())
     }
 
-    /// Stops receiving if the connection is paused (I1); otherwise, receives again. Returns what
-    /// the caller must tell `io`: `Some(true)` to stop, `Some(false)` to receive, `None` for no
-    /// change.
+    /// Whether nothing is received from the client because the connection is paused (I1).
+    #[inline]
+    fn must_not_receive(&self) -> bool {
+        let receives = self.awaits_turn() || self.awaits_login_turn();
+        self.is_paused() && !(receives && self.input.byte_count() < WAITING_INPUT_BYTES_MAX)
+    }
+
+    /// Whether `io` was not told to stop receiving.
+    #[inline]
+    pub const fn is_receiving(&self) -> bool {
+        !self.receiving_stopped
+    }
+
+    /// Stops receiving if the pause of the connection asks for that; otherwise, receives again.
+    /// Returns what the caller must tell `io`: `Some(true)` to stop, `Some(false)` to receive,
+    /// `None` for no change.
     #[inline]
     pub fn set_receiving(&mut self) -> Option<bool> {
-        let keeps_little = self.input.memory_bytes() < TURN_INPUT_BYTES_MAX;
-        let stop = self.is_paused() && !(self.awaits_turn() && keeps_little);
+        let stop = self.must_not_receive();
         let changes = stop != std::mem::replace(&mut self.receiving_stopped, stop);
         // Only `io`'s sockets can be told.
         (changes && self.socket != SocketId::NONE).then_some(stop)
     }
 
-    /// Ends a stop of receiving if the connection is no longer paused. Returns whether the caller
+    /// Ends a stop of receiving if no pause asks for it any more. Returns whether the caller
     /// must tell `io` to receive again.
     #[inline]
     pub fn begin_receiving(&mut self) -> bool {
-        let begins = self.receiving_stopped && !self.is_paused();
+        let begins = self.receiving_stopped && !self.must_not_receive();
         if begins {
             self.receiving_stopped = false;
         }
@@ -581,10 +594,13 @@ impl Connection {
             && !self.outbox.awaits_answers()
     }
 
-    /// Whether the peer has closed its sending side, and nothing that it sent can still be served.
+    /// Whether the peer has closed its sending side, and nothing that it sent will be served. A
+    /// login that waits is given up: its client may be gone, and would hold a place among those
+    /// that wait.
     #[inline]
     pub fn is_served(&self) -> bool {
-        self.finished && !self.is_paused() && !self.listing && self.ready.is_none()
+        let waits = self.is_paused() && !self.awaits_login_turn();
+        self.finished && !waits && !self.listing && self.ready.is_none()
     }
 
     /// Its position in the list of connections that are served in this tick.

@@ -55,9 +55,9 @@ fn each_wait_ends_with_its_own_cause() {
 fn a_connection_that_waits_for_its_turn_receives_until_it_keeps_much() {
     let mut open = fresh();
     open.pause(Waiting::Turn);
-    open.input.append(&[b'x'; TURN_INPUT_BYTES_MAX / 4], Vec::new);
+    open.input.append(&[b'x'; WAITING_INPUT_BYTES_MAX / 2], Vec::new);
     assert_eq!(open.set_receiving(), None, "it keeps little");
-    open.input.append(&[b'x'; TURN_INPUT_BYTES_MAX / 2], Vec::new);
+    open.input.append(&[b'x'; WAITING_INPUT_BYTES_MAX / 2], Vec::new);
     assert_eq!(open.set_receiving(), Some(true));
     assert_eq!(open.set_receiving(), None, "it has stopped");
     open.note_turn();
@@ -103,6 +103,27 @@ fn receiving_stops_while_it_is_paused() {
     open.resume(NOW);
     assert!(open.begin_receiving());
     assert!(!open.begin_receiving() && open.set_receiving().is_none());
+}
+
+/// While a login waits, the end of its client is noticed, and ends the wait.
+#[test]
+fn receiving_goes_on_for_a_while_where_a_login_waits() {
+    let mut open = fresh();
+    open.ask_login(LoginOwed::new(NOW, Peer::Local));
+    open.input.append(&[b'x'; 100], Vec::new);
+    assert!(open.wait_with_login(None, NOW));
+    assert_eq!((open.set_receiving(), open.is_receiving()), (None, true));
+    open.input.append(&[b'x'; WAITING_INPUT_BYTES_MAX - 101], Vec::new);
+    assert_eq!(open.set_receiving(), None);
+    open.input.append(b"x", Vec::new);
+    assert_eq!((open.set_receiving(), open.is_receiving()), (Some(true), false));
+    assert!(!open.begin_receiving() && !open.is_served());
+    open.finish();
+    assert!(open.is_served(), "the login is given up");
+    open.note_login_turn();
+    assert!(!open.is_served(), "it is served now");
+    open.resume(NOW);
+    assert_eq!(open.set_receiving(), Some(false));
 }
 
 #[test]

@@ -277,8 +277,8 @@ fn hand_one_over<E: Engine>(
         open.is_at_rest() || leaving.with_input && open.ready().is_none() && open.may_leave(); // I4
     let is_last = leaving.attempts == HAND_OVER_ATTEMPTS_MAX || leaving.is_new && !is_at_rest;
     if stopping || is_last {
-        // A paused connection receives when its pause ends.
-        if !open.is_paused() {
+        // Otherwise the connection receives when its pause ends.
+        if open.is_receiving() {
             io.resume(socket);
         }
         return false;

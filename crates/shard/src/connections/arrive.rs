@@ -103,10 +103,10 @@ impl Arrivals {
             let spare = || self.spare_tails.pop().unwrap_or_default();
             open.input_mut().append(io.lent(piece), spare);
         }
-        if open.ready().is_none() && !open.is_paused() {
-            open.set_ready(Ready::add(&mut self.ready, connection, None));
-        } else {
+        if open.is_paused() {
             set_receiving(io, open);
+        } else if open.ready().is_none() {
+            open.set_ready(Ready::add(&mut self.ready, connection, None));
         }
     }
 
@@ -324,7 +324,7 @@ impl Arrivals {
     }
 }
 
-/// Has `io` stop receiving, or receive again, if the connection must not, or may again.
+/// Has `io` receive from a connection, or stop that, as its pause asks for.
 fn set_receiving(io: &mut impl Io, open: &mut Connection) {
     match open.set_receiving() {
         Some(true) => io.pause(open.socket()),

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use kachel_io::{FarEnd, Peer};
 use kachel_net::{
     ClientLimits, LOGIN_FAILURES_MAX, LOGIN_WAIT_SECONDS_MAX, USERS_KEY_BYTES, Users,
-    WRONG_PER_MINUTE_MAX,
+    WAITING_INPUT_BYTES_MAX, WRONG_PER_MINUTE_MAX,
 };
 use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};
@@ -29,6 +29,15 @@ fn world(options: WorldOptions) -> World {
     let users = Users::read(b"alice:secret", [3; USERS_KEY_BYTES]).expect("a good file");
     world.shared.set_users(users);
     world
+}
+
+/// A client of one of the addresses 10.0.0.1 to 10.0.0.254.
+fn client_of(world: &World, last: u8) -> FarEnd {
+    world.connect_from(Peer::from(SocketAddr::from(([10, 0, 0, last], 1_000))))
+}
+
+fn open_connections(world: &World) -> u64 {
+    world.holdings().map(|held| held.connections).sum()
 }
 
 fn failed(world: &World) -> u64 {
@@ -194,7 +203,7 @@ fn a_connection_that_fails_is_slower_each_time_and_then_closed() {
 /// `limits` closes after two seconds. A login that waits longer is answered all the same.
 #[test]
 fn the_time_in_which_a_login_waits_does_not_count() {
-    let limits = ClientLimits { login_s: 2, ..ClientLimits::default() };
+    let limits = ClientLimits { login_s: 2, idle_s: 2, ..ClientLimits::default() };
     let mut world = world(WorldOptions { limits, ..WorldOptions::default() });
     let mut site = Site { is_v6: false, clients: 0 };
     let guessers: Vec<FarEnd> = (0..30).map(|_| site.connect(&world)).collect();
@@ -214,7 +223,7 @@ fn the_time_in_which_a_login_waits_does_not_count() {
     assert!(guessers.iter().all(FarEnd::is_closed), "the time after that counts");
 }
 
-/// A client that waits may be gone, and nothing is received from it meanwhile.
+/// A client that waits may be gone without an end of its connection.
 #[test]
 fn a_login_does_not_wait_for_ever() {
     let mut world = world(WorldOptions::default());
@@ -231,5 +240,55 @@ fn a_login_does_not_wait_for_ever() {
         world.settle();
     }
     assert_eq!(closed(&clients), 300);
-    assert_eq!(world.holdings().map(|held| held.connections).sum::<u64>(), 0);
+    assert_eq!(open_connections(&world), 0);
+}
+
+/// Whether it waits for a check, or because its last login has failed; and whether its client ends
+/// its side before or after the wait begins.
+#[test]
+fn a_login_that_waits_ends_with_its_client() {
+    for (is_delayed, ends_before) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut world = world(WorldOptions::default());
+        let failing: Vec<FarEnd> = (0..5).map(|_| client_of(&world, 1)).collect();
+        failing.iter().for_each(|client| client.write(GUESS));
+        world.settle();
+        let client = if is_delayed { &failing[2] } else { &client_of(&world, 1) };
+        client.write(LOGIN);
+        if !ends_before {
+            world.settle();
+            assert!(!client.is_closed(), "it waits");
+        }
+        client.finish();
+        world.settle();
+        assert!(client.is_closed(), "{is_delayed} {ends_before}");
+        // It has left no place behind that keeps others waiting.
+        world.clock.advance_s(2);
+        let other = client_of(&world, 1);
+        assert_eq!(world.ask(&other, LOGIN), STORED, "{is_delayed} {ends_before}");
+    }
+}
+
+/// Of a client that waits and sends, a bounded part is received. The rest is served after its
+/// login.
+#[test]
+fn a_client_that_sends_while_its_login_waits_is_served_later() {
+    const VALUE_BYTES: usize = 100_000;
+    let mut world = world(WorldOptions::default());
+    let failing: Vec<FarEnd> = (0..5).map(|_| client_of(&world, 1)).collect();
+    failing.iter().for_each(|client| client.write(GUESS));
+    world.settle();
+    let client = client_of(&world, 1);
+    client.write(LOGIN);
+    world.settle();
+    let value = vec![b'v'; VALUE_BYTES];
+    let set = [format!("set k 0 0 {VALUE_BYTES}\r\n").as_bytes(), &value, b"\r\n"].concat();
+    client.write_cut(&set, 1_000);
+    world.settle();
+    let received = world.sum(|counters| &counters.bytes_read) as usize;
+    let most = WAITING_INPUT_BYTES_MAX + 6 * LOGIN.len() + 1_000;
+    assert!((WAITING_INPUT_BYTES_MAX..most).contains(&received), "{received}");
+    world.clock.advance_s(2);
+    world.settle();
+    assert_eq!(client.read(), STORED.repeat(2));
+    assert_eq!(world.ask(&client, b"mn\r\n"), b"MN\r\n");
 }

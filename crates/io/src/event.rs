@@ -278,6 +278,17 @@ pub enum Wait {
 }
 
 impl Wait {
+    /// This wait, but at most this number of nanoseconds.
+    #[must_use]
+    pub fn at_most_ns(self, ns: u64) -> Self {
+        match self {
+            Self::Now => Self::Now,
+            _ if ns == 0 => Self::Now,
+            Self::AtMostNs(own_ns) => Self::AtMostNs(own_ns.min(ns)),
+            Self::Forever => Self::AtMostNs(ns),
+        }
+    }
+
     /// Whether the wait is so long that an event may be kept back for `Limits::slack_us`.
     #[inline]
     pub(crate) fn has_slack(self) -> bool {

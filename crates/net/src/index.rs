@@ -22,7 +22,7 @@
 const FIRST_EXCHANGE: u32 = 1 << 31;
 
 /// The index of a connection of one shard: of a client that has a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionIndex(pub u32);
 
 /// The index of an exchange of one shard: of a client that is one datagram.

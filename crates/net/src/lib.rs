@@ -36,7 +36,8 @@ mod attempts;
 mod address_key;
 
 pub use attempts::{
-    AddressGroup, Attempts, LoginAttempt, LoginTurn, TurnState, WRONG_PER_MINUTE_MAX,
+    AddressGroup, Attempts, CalledLogin, LoginAttempt, LoginCall, LoginTurn, LoginWaiter,
+    WRONG_PER_MINUTE_MAX,
 };
 pub use blocks::BlockPool;
 pub use connection::{CloseReason, Connection, Waiting};

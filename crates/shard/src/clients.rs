@@ -12,6 +12,8 @@
 //! - I2  A method that answers or changes a connection that is gone does nothing, because an answer
 //!   may come after its client has left.
 
+use std::collections::BTreeSet;
+
 use kachel_engine::ReadValue;
 use kachel_net::{
     AnswerRoom, BlockPool, ClientIndex, CloseReason, Connection, ConnectionIndex, Connections,
@@ -40,7 +42,7 @@ pub(crate) struct Clients<P> {
     pub(crate) resumable: Vec<ClientIndex>,
     /// Clients with input that wait for their turn.
     pub(crate) run_queue: RunQueue,
-    /// Connections that wait for the turn of a login (`turns`, T1).
+    /// Connections whose next login is checked later (`turns`, T1).
     pub(crate) login_turns: LoginTurns,
     /// The exchanges that are under way (`datagrams`, I2).
     pub(crate) exchanges: Vec<ExchangeIndex>,
@@ -59,25 +61,36 @@ pub(crate) struct Watching {
     pub(crate) has_more: bool,
 }
 
-/// The connections of a shard that wait for the turn of a login (`turns`, T1).
+/// The connections of a shard whose next login is checked later, because their last one has failed
+/// (`turns`, T1), each with that time.
 #[derive(Debug, Default)]
 pub(crate) struct LoginTurns {
-    pub(crate) waiting: Vec<ConnectionIndex>,
-    /// When the shard next asks whose turn has come.
-    pub(crate) next_look_ns: u64,
+    delayed: BTreeSet<(u64, ConnectionIndex)>,
 }
 
 impl LoginTurns {
-    /// Whether no login of this shard waits.
-    #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    /// Lists a connection until `retry_ns`.
+    pub(crate) fn delay(&mut self, connection: ConnectionIndex, retry_ns: u64) {
+        let is_new = self.delayed.insert((retry_ns, connection));
+        assert!(is_new, "turns, T1: it waits once");
     }
 
-    /// Notes that a connection closes.
-    pub(crate) fn forget(&mut self, connection: ConnectionIndex) {
-        debug_assert!(self.waiting.contains(&connection), "turns, T1");
-        self.waiting.retain(|one| *one != connection);
+    /// The first of these times.
+    #[inline]
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.delayed.first().map(|(retry_ns, _)| *retry_ns)
+    }
+
+    /// Takes out a connection whose time has come at `now_ns`.
+    pub(crate) fn take_due(&mut self, now_ns: u64) -> Option<ConnectionIndex> {
+        let is_due = self.next_ns().is_some_and(|retry_ns| retry_ns <= now_ns);
+        if is_due { self.delayed.pop_first().map(|(_, connection)| connection) } else { None }
+    }
+
+    /// Notes that a connection closes that was listed until `retry_ns`.
+    pub(crate) fn forget(&mut self, connection: ConnectionIndex, retry_ns: u64) {
+        let was_listed = self.delayed.remove(&(retry_ns, connection));
+        debug_assert!(was_listed, "turns, T1");
     }
 }
 

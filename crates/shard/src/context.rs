@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, DeadFound, KeyHasher, Now};
+use kachel_net::Attempts;
 use kachel_stdx::Place;
 
 use crate::cores::process::Shared;
@@ -168,6 +169,16 @@ impl Context {
     #[inline]
     pub(crate) fn catch_up(&self) {
         self.now.set(self.shared.latest(self.now()));
+    }
+
+    /// Changes the logins of the process that fail or wait (`throttle`), and notes the other shards
+    /// that it must wake.
+    pub(crate) fn change_attempts<T>(&self, change: impl FnOnce(&mut Attempts) -> T) -> T {
+        self.shared.throttle.change(change, |shard| {
+            if shard != self.id {
+                self.note_wake(shard);
+            }
+        })
     }
 
     /// The number of shards of the process.

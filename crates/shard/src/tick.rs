@@ -69,7 +69,6 @@ use crate::stats::holdings::Holdings;
 use crate::waiting::backlog::Left;
 use crate::waiting::engines::Engines;
 use crate::waiting::records::Records;
-use crate::waiting::turns::LOOK_NS;
 
 /// How long a shard may sleep in one poll, if a client may be late.
 const SLEEP_NS_MAX: u64 = 100_000_000;
@@ -288,15 +287,19 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
             || if knows_of_some { engines.have_parked(id) } else { engines.are_left(id) }
     }
 
-    /// How long the shard may sleep while it has nothing to do (I3).
+    /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
+    /// a login that waits (`turns`, T1).
     fn longest_sleep(&self) -> Wait {
         let Self { context, engines, late, clients, .. } = self;
-        match context.id {
+        let wait = match context.id {
             _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
-            _ if !clients.login_turns.is_empty() => Wait::AtMostNs(LOOK_NS),
             _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
             0 => Wait::AtMostNs(SLEEP_NS_QUIET),
             _ => Wait::Forever,
+        };
+        match clients.next_login_ns(context) {
+            Some(next_ns) => wait.at_most_ns(next_ns.saturating_sub(context.now_ns())),
+            None => wait,
         }
     }
 
@@ -368,7 +371,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
         let Self { io, context, engines, clients, records, arrivals, acceptor, .. } = self;
         acceptor.hand_over(io, context, clients, engines.mailboxes(), arrivals, sweep);
         records.resume(clients);
-        if !clients.login_turns.is_empty() {
+        if clients.next_login_ns(context).is_some_and(|next_ns| next_ns <= context.now_ns()) {
             clients.resume_logins(context);
         }
         arrivals.resume(context, clients, sweep);

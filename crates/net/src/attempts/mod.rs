@@ -2,13 +2,14 @@
 //! in beside many wrong ones.
 //!
 //! Upstream:   `shard` asks before it checks a login, and tells when the password was right.
-//! Downstream: a login that may not be checked waits; `shard` asks about its turn again.
+//! Downstream: a login that may not be checked waits (`lines`). When its turn comes, its core is
+//!             told, and asks again.
 //!
 //! ```text
 //!               a check is free, and no better one waits
 //! asked --------------------------------------------------> checked: wrong: the check is used up
 //!    |                                                        ^      right: it is given back
-//!    +--> waiting -- its turn comes --------------------------+
+//!    +--> waiting -- called: its turn has come: asked again --+
 //!            +-- displaced by a better one --> the connection is closed
 //! ```
 //!
@@ -23,19 +24,29 @@
 //! - I3  Of the logins of a group that wait, the next is that of a connection with the fewest
 //!   failures of its own; among these, one whose client waits for the reply comes before one whose
 //!   client has sent more; among these, the newest.
-//! - I4  At most [`WAITING_MAX`] logins of a group wait. One more displaces the last of them.
+//! - I4  At most [`GROUP_WAITING_MAX`] logins of a group wait. One more displaces the last of them.
+//!   Of all groups together, at most one connection in [`WAITING_PART`] waits. One more displaces
+//!   the last of the group in which the most wait. The connections that are left are for clients
+//!   of other groups.
+//! - I5  While logins wait, nobody has to ask whether a turn has come: [`Attempts::next_ns`] is the
+//!   time of the next call of a core, and [`Attempts::take_changed`] names the cores for which that
+//!   time has changed.
 //!
 //! Clients of a unix socket have no address, and never wait: the mode of the socket protects it.
 //!
-//! `docs/decisions/0019-newcomers-log-in-first.md` has the reasons, and the limits of this scheme.
+//! `docs/decisions/0019-newcomers-log-in-first.md` has the reasons, and the limits of this scheme;
+//! `docs/decisions/0023-waiting-logins-are-few.md` those of I4 and I5.
+
+mod lines;
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use kachel_io::Peer;
 
 use crate::address_key::AddressKey;
 use crate::users::Users;
+use lines::Lines;
+pub use lines::{CalledLogin, LoginCall, LoginWaiter};
 
 /// Groups of addresses. All together, [`GROUPS`] times [`WRONG_PER_MINUTE_MAX`] wrong passwords a
 /// minute are told at most. A guess: a site has fewer addresses that fail at the same time.
@@ -49,7 +60,10 @@ const MINUTE_NS: u64 = 60_000_000_000;
 pub const WRONG_PER_MINUTE_MAX: u64 = CHECKS_AT_ONCE + MINUTE_NS / CHECK_NS;
 /// The most logins of a group that wait (I4). A guess: more clients of one address than connect in
 /// the time of one check.
-const WAITING_MAX: usize = 256;
+const GROUP_WAITING_MAX: usize = 256;
+/// All logins that wait have at most this part of the connections of the process (I4). A guess:
+/// most connections are for clients that are served.
+const WAITING_PART: usize = 4;
 
 const _: () = assert!(WRONG_PER_MINUTE_MAX <= 60, "one a second");
 const _: () = assert!(GROUPS.is_power_of_two() && GROUPS <= 1 << 16, "a group fits 16 bits");
@@ -97,46 +111,45 @@ pub struct LoginAttempt {
     pub turn: Option<LoginTurn>,
 }
 
-/// The next step of a login that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TurnState {
-    /// Ask again now.
-    Comes,
-    /// Wait.
-    Waits,
-    /// Give up: better ones have taken its place (I4).
-    Displaced,
-}
-
 /// The logins of a process that fail, and those that wait.
 ///
-/// Memory: 32 KiB, and a few words for each login that waits.
+/// Memory: 32 KiB, and some words for each login that waits.
 #[derive(Debug)]
 pub struct Attempts {
     /// For each group, when all its checks are free again, in nanoseconds of the clock. This is the
     /// theoretical arrival time of the generic cell rate algorithm (ITU-T I.371).
     full_ns: Box<[u64]>,
-    waiting: BTreeSet<LoginTurn>,
+    lines: Lines,
+    /// The most logins that wait (I4).
+    waiting_max: usize,
     /// The number of the next login that waits.
     next_number: u64,
 }
 
-impl Default for Attempts {
-    fn default() -> Self {
+impl Attempts {
+    /// Nothing has failed, and nothing waits. The process has this number of `cores`, and at most
+    /// `connections_max` connections.
+    #[must_use]
+    pub fn new(cores: u16, connections_max: u32) -> Self {
         Self {
             full_ns: vec![0; GROUPS].into_boxed_slice(),
-            waiting: BTreeSet::new(),
+            lines: Lines::new(cores),
+            waiting_max: (connections_max as usize / WAITING_PART).max(1),
             next_number: 0,
         }
     }
-}
 
-impl Attempts {
     /// Takes a check for a login at `now_ns`. If it succeeds, the login does not wait any more, the
     /// caller checks the password, and calls [`Self::give_back`] if it was right.
     ///
-    /// Errors: the login must wait, at this place.
-    pub fn take(&mut self, attempt: LoginAttempt, now_ns: u64) -> Result<(), LoginTurn> {
+    /// Errors: the login must wait, at this place. If it does not wait yet, it does so as `waiter`
+    /// from now on.
+    pub fn take(
+        &mut self,
+        attempt: LoginAttempt,
+        waiter: LoginWaiter,
+        now_ns: u64,
+    ) -> Result<(), LoginTurn> {
         let LoginAttempt { group, failures, has_more, turn } = attempt;
         debug_assert!(turn.is_none_or(|turn| turn.group == group), "a client keeps its address");
         let turn = turn.unwrap_or_else(|| {
@@ -144,16 +157,20 @@ impl Attempts {
             self.next_number += 1;
             LoginTurn { group, failures, has_more, number }
         });
-        if self.has_check(group, now_ns) && self.first(group).is_none_or(|first| turn <= first) {
-            self.waiting.remove(&turn);
+        let is_first = self.lines.first(group).is_none_or(|first| turn <= first); // I3
+        let is_taken = is_first && self.free_ns(group) <= now_ns;
+        if is_taken {
+            self.lines.remove(turn);
             let full_ns = self.full_ns_mut(group);
             *full_ns = (*full_ns).max(now_ns) + CHECK_NS; // I1
-            return Ok(());
+        } else if attempt.turn.is_some() {
+            self.lines.note_asked(turn);
+        } else {
+            self.lines.insert(turn, waiter);
         }
-        if attempt.turn.is_none() {
-            self.join(turn);
-        }
-        Err(turn)
+        self.relist(group);
+        self.displace();
+        if is_taken { Ok(()) } else { Err(turn) }
     }
 
     /// Gives back the check of a login whose password was right (I2).
@@ -161,53 +178,53 @@ impl Attempts {
         let full_ns = self.full_ns_mut(group);
         debug_assert!(*full_ns >= CHECK_NS, "a check was taken");
         *full_ns = full_ns.saturating_sub(CHECK_NS);
+        self.relist(group);
     }
 
-    /// The next step of the login at this place, at `now_ns`.
-    pub fn state(&self, turn: LoginTurn, now_ns: u64) -> TurnState {
-        if self.first(turn.group) == Some(turn) && self.has_check(turn.group, now_ns) {
-            TurnState::Comes
-        } else if self.waiting.contains(&turn) {
-            TurnState::Waits
-        } else {
-            TurnState::Displaced
-        }
-    }
-
-    /// Has the login at this place not wait any more, because its connection closes.
+    /// Has the login at this place not wait any more, because its connection closes or moves.
     pub fn leave(&mut self, turn: LoginTurn) {
-        self.waiting.remove(&turn);
+        self.lines.remove(turn);
+        self.relist(turn.group);
     }
 
-    /// Has a login wait. If too many of its group do, the last of them is displaced (I4).
-    fn join(&mut self, turn: LoginTurn) {
-        let is_new = self.waiting.insert(turn);
-        assert!(is_new, "each login has a number of its own");
-        let of_group = self.of_group(turn.group);
-        if of_group.clone().nth(WAITING_MAX).is_some()
-            && let Some(last) = of_group.last().copied()
-        {
-            self.waiting.remove(&last);
+    /// The next login of a core whose wait is over at `now_ns`. A login whose turn has come must
+    /// ask again soon ([`Self::take`]) or leave: no other one of its group is called before that.
+    pub fn call(&mut self, core: u16, now_ns: u64) -> Option<CalledLogin> {
+        self.lines.call(core, now_ns)
+    }
+
+    /// When [`Self::call`] next returns a login of this core, if nothing else happens (I5).
+    #[must_use]
+    pub fn next_ns(&self, core: u16) -> Option<u64> {
+        self.lines.next_ns(core)
+    }
+
+    /// A core whose [`Self::next_ns`] may have changed since it was last taken here (I5).
+    pub fn take_changed(&mut self) -> Option<u16> {
+        self.lines.take_changed()
+    }
+
+    /// Displaces a login if too many wait (I4).
+    fn displace(&mut self) {
+        debug_assert!(self.lines.count() <= self.waiting_max + 1, "one joins at a time");
+        let Some((group, count)) = self.lines.longest() else { return };
+        if count > GROUP_WAITING_MAX || self.lines.count() > self.waiting_max {
+            self.lines.displace_last(group);
+            self.relist(group);
         }
-        debug_assert!(self.of_group(turn.group).count() <= WAITING_MAX, "I4");
+        debug_assert!(self.lines.count() <= self.waiting_max, "I4");
+        debug_assert!(self.lines.longest().is_none_or(|(_, most)| most <= GROUP_WAITING_MAX), "I4");
     }
 
-    /// Whether a check of the group is free.
-    fn has_check(&self, group: AddressGroup, now_ns: u64) -> bool {
-        let full_ns = self.full_ns[usize::from(group.0)];
-        full_ns <= now_ns.saturating_add((CHECKS_AT_ONCE - 1) * CHECK_NS)
+    /// Lists a group anew, after a change of its line or of its checks (I5).
+    fn relist(&mut self, group: AddressGroup) {
+        let free_ns = self.free_ns(group);
+        self.lines.relist(group, free_ns);
     }
 
-    /// The login of the group that is checked next (I3).
-    fn first(&self, group: AddressGroup) -> Option<LoginTurn> {
-        self.of_group(group).next().copied()
-    }
-
-    fn of_group(&self, group: AddressGroup) -> impl DoubleEndedIterator<Item = &LoginTurn> + Clone {
-        let end = |failures, has_more, number| LoginTurn { group, failures, has_more, number };
-        let (first, last) = (end(0, false, Reverse(u64::MAX)), end(u8::MAX, true, Reverse(0)));
-        debug_assert!(first < last, "the newest come first");
-        self.waiting.range(first..=last)
+    /// When a check of the group is free.
+    fn free_ns(&self, group: AddressGroup) -> u64 {
+        self.full_ns[usize::from(group.0)].saturating_sub((CHECKS_AT_ONCE - 1) * CHECK_NS)
     }
 
     fn full_ns_mut(&mut self, group: AddressGroup) -> &mut u64 {

@@ -293,7 +293,7 @@ fn hand_one_over<E: Engine>(
     let (endpoint, protocol) = (open.endpoint(), open.protocol());
     let login = open.login().copied();
     if let Some(turn) = login.and_then(|login| login.turn) {
-        context.shared.attempts().leave(turn);
+        context.change_attempts(|attempts| attempts.leave(turn));
     }
     let closed = clients.connections.close(leaving.connection);
     let input = closed.map_or_else(Vec::new, |mut closed| {

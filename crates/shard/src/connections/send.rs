@@ -72,11 +72,12 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
         if closed.awaits_turn() {
             run_queue.forget(connection);
         }
-        if closed.awaits_login_turn() {
-            login_turns.forget(connection);
-        }
         if let Some(turn) = closed.give_up_login_turn() {
-            self.context.shared.attempts().leave(turn);
+            self.context.change_attempts(|attempts| attempts.leave(turn));
+        } else if closed.awaits_login_turn()
+            && let Some(login) = closed.login()
+        {
+            login_turns.forget(connection, login.retry_ns);
         }
         if let Some(place) = closed.ready() {
             // Its input must not be served: a new connection may get the same index.

@@ -11,3 +11,4 @@ pub(crate) mod options;
 pub(crate) mod policy;
 pub(crate) mod crawler;
 pub(crate) mod refreshes;
+pub(crate) mod throttle;

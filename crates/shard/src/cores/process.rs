@@ -5,32 +5,21 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use kachel_engine::{ClockOrigin, Now};
 use kachel_host::Budget;
-use kachel_net::{AddressGroup, Attempts, LoginAttempt, LoginOwed, LoginTurn, SenderBudget, Users};
+use kachel_net::{SenderBudget, Users};
 use kachel_stdx::Counter;
 
 use crate::cores::crawler::Crawler;
 use crate::cores::options::SharedOptions;
 use crate::cores::policy::Cores;
 use crate::cores::refreshes::Refreshes;
+use crate::cores::throttle::LoginThrottle;
 use crate::observe::by_class::ClassCounters;
 use crate::observe::counters::Counters;
 use crate::observe::watchers::Watchers;
-
-/// The result of the check of a login.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LoginCheck {
-    /// The password is right.
-    Known,
-    /// It is wrong.
-    Unknown,
-    /// It was not checked. The login must wait: at this place among those that wait, or because
-    /// earlier ones of its connection have failed.
-    Waits(Option<LoginTurn>),
-}
 
 /// The most seconds by which clients can move the clock on: ten years.
 const MOVED_S_MAX: u32 = 10 * 365 * 24 * 60 * 60;
@@ -58,7 +47,7 @@ pub struct Shared {
     /// The users who may log in. Without any, nobody can.
     users: RwLock<Option<Users>>,
     /// The logins that fail or wait.
-    attempts: Mutex<Attempts>,
+    pub(crate) throttle: LoginThrottle,
     /// The datagrams that each sender may still have answered in this second.
     pub(crate) sender_budget: SenderBudget,
     /// Messages of logins by SASL so far.
@@ -112,11 +101,11 @@ impl Shared {
             crawler: Crawler::new(options.plain.crawler_on),
             watchers: Watchers::new(options.shards),
             sender_budget: SenderBudget::new(options.udp.sender_datagrams_max),
+            throttle: LoginThrottle::new(options.shards, options.plain.connections_max),
             options,
             counters,
             budget,
             users: RwLock::new(None),
-            attempts: Mutex::default(),
             messages: AtomicU64::new(0),
             second: AtomicU32::new(0),
             moved_s: AtomicU32::new(0),
@@ -144,44 +133,6 @@ impl Shared {
     pub fn set_users(&self, users: Users) {
         let mut place = self.users.write().unwrap_or_else(PoisonError::into_inner);
         *place = Some(users);
-    }
-
-    /// Whether `check` accepts a login of a client that owes `login`. `has_more` says whether the
-    /// client has sent more behind it. If the login must wait, `check` is not called.
-    ///
-    /// Cost: that of `check`; a hash of the address; a lock that only `set_users` takes
-    /// exclusively, for a move; and a lock on the logins that wait, for a few lookups.
-    pub(crate) fn check_login(
-        &self,
-        login: &LoginOwed,
-        has_more: bool,
-        now_ns: u64,
-        check: impl FnOnce(&Users) -> bool,
-    ) -> LoginCheck {
-        let answer = |is_known| if is_known { LoginCheck::Known } else { LoginCheck::Unknown };
-        let group = self.with_users(|users| AddressGroup::of(login.peer, users)).flatten();
-        let Some(group) = group else {
-            return answer(self.with_users(check).unwrap_or(false));
-        };
-        if now_ns < login.retry_ns {
-            debug_assert!(login.turn.is_none(), "it has no place before its time");
-            return LoginCheck::Waits(None);
-        }
-        let LoginOwed { failures, turn, .. } = *login;
-        let attempt = LoginAttempt { group, failures, has_more, turn };
-        if let Err(turn) = self.attempts().take(attempt, now_ns) {
-            return LoginCheck::Waits(Some(turn));
-        }
-        let is_known = self.with_users(check).unwrap_or(false);
-        if is_known {
-            self.attempts().give_back(group);
-        }
-        answer(is_known)
-    }
-
-    /// The logins that fail or wait. No other lock may be taken meanwhile.
-    pub(crate) fn attempts(&self) -> MutexGuard<'_, Attempts> {
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sum over all shards of the counter of one size class that `counter` selects, since the

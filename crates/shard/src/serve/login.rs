@@ -11,12 +11,26 @@
 //!   memcached.
 
 use kachel_engine::ReadValue;
-use kachel_net::{CloseReason, Connection, ConnectionIndex, Users};
+use kachel_net::{
+    AddressGroup, CloseReason, Connection, ConnectionIndex, LoginAttempt, LoginOwed, LoginTurn,
+    LoginWaiter, Users,
+};
 use kachel_wire::{Login, Reply, parse_login};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::cores::process::LoginCheck;
+
+/// The result of the check of a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoginCheck {
+    /// The password is right.
+    Known,
+    /// It is wrong.
+    Unknown,
+    /// It was not checked. The login must wait: at this place among those that wait, or because
+    /// earlier ones of its connection have failed.
+    Waits(Option<LoginTurn>),
+}
 
 /// The parts of a shard that a login needs.
 pub(crate) struct LoggingIn<'a, P> {
@@ -77,8 +91,9 @@ impl<P: ReadValue> LoggingIn<'_, P> {
     ) -> Option<bool> {
         let Self { context, clients, connection, sweep } = self;
         let open = clients.connections.get(*connection).expect("its login is being served");
-        let login = open.login().expect("a login is checked where one is owed");
-        let is_known = match context.shared.check_login(login, has_more, context.now_ns(), check) {
+        let login = *open.login().expect("a login is checked where one is owed");
+        let waiter = LoginWaiter { core: context.id, connection: *connection };
+        let is_known = match check_login(context, &login, has_more, waiter, check) {
             LoginCheck::Waits(turn) => {
                 clients.await_login_turn(context, *connection, turn, *sweep);
                 return None;
@@ -106,4 +121,40 @@ impl<P: ReadValue> LoggingIn<'_, P> {
     pub(crate) fn skip(&mut self, bytes: u64) {
         self.clients.with(self.connection, |open| open.input_mut().skip(bytes));
     }
+}
+
+/// Whether `check` accepts a login of a client that owes `login`. `has_more` says whether the
+/// client has sent more behind it. If the login must wait, `check` is not called.
+///
+/// Cost: that of `check`; a hash of the address; a lock that only a change of the users takes
+/// exclusively, for a move; and a lock on the logins that wait, for a few lookups.
+fn check_login(
+    context: &Context,
+    login: &LoginOwed,
+    has_more: bool,
+    waiter: LoginWaiter,
+    check: impl FnOnce(&Users) -> bool,
+) -> LoginCheck {
+    let (shared, now_ns) = (&context.shared, context.now_ns());
+    let answer = |is_known| if is_known { LoginCheck::Known } else { LoginCheck::Unknown };
+    let group = shared.with_users(|users| AddressGroup::of(login.peer, users)).flatten();
+    let Some(group) = group else {
+        debug_assert!(login.turn.is_none(), "a client without an address never waits");
+        return answer(shared.with_users(check).unwrap_or(false));
+    };
+    if now_ns < login.retry_ns {
+        debug_assert!(login.turn.is_none(), "it has no place before its time");
+        return LoginCheck::Waits(None);
+    }
+    let LoginOwed { failures, turn, .. } = *login;
+    let attempt = LoginAttempt { group, failures, has_more, turn };
+    let taken = context.change_attempts(|attempts| attempts.take(attempt, waiter, now_ns));
+    if let Err(turn) = taken {
+        return LoginCheck::Waits(Some(turn));
+    }
+    let is_known = shared.with_users(check).unwrap_or(false);
+    if is_known {
+        context.change_attempts(|attempts| attempts.give_back(group));
+    }
+    answer(is_known)
 }

@@ -1,25 +1,23 @@
 //! Logins that wait for their turn, because passwords must not be tried quickly.
 //!
 //! Upstream:   `login` and `sasl`, when a login must not be checked yet.
-//! Downstream: `net` says whose turn has come; `arrive` resumes that connection, which asks again.
+//! Downstream: `throttle` says whose turn has come; `arrive` resumes that connection, which asks
+//!             again.
 //!
 //! Invariants:
-//! - T1  The list has exactly the connections of this shard that wait for the turn of a login, each
-//!   once.
+//! - T1  A connection that waits for the turn of a login has a place among those of the process
+//!   that wait, or is in `delayed` with the time of its next login. Only these end its wait, and
+//!   the end of its client or of the process.
 //! - T2  A login that holds a place among those that wait is asked again when its turn comes, or
 //!   gives the place up. So no connection keeps others from their turn.
+//! - T3  While logins of a shard wait, it takes the lock on those of the process only when one of
+//!   its own is called.
 
 use kachel_engine::ReadValue;
-use kachel_net::{
-    Attempts, CloseReason, Connection, ConnectionIndex, LoginTurn, TooSlow, TurnState,
-};
+use kachel_net::{CalledLogin, CloseReason, ConnectionIndex, LoginCall, LoginTurn, TooSlow};
 
 use crate::clients::Clients;
 use crate::context::Context;
-
-/// How often a shard asks whose turn has come. Each time costs a lookup for each login that waits.
-/// A guess: short compared with the time of a login over a network.
-pub(crate) const LOOK_NS: u64 = 20_000_000;
 
 impl<P: ReadValue> Clients<P> {
     /// Pauses a connection until its login may be checked. `turn` is its place among those that
@@ -34,61 +32,71 @@ impl<P: ReadValue> Clients<P> {
         let Some(open) = self.connections.get_mut(connection) else { return };
         if open.wait_with_login(turn, sweep) {
             context.counters.conn_yields.add(1);
-            self.login_turns.waiting.push(connection); // T1
+            let retry_ns = open.login().expect("only a login waits so").retry_ns;
+            if turn.is_none() {
+                self.login_turns.delay(connection, retry_ns); // T1
+            }
+            // A client that has ended its side does not wait: `send` closes it.
             self.mark_dirty(connection);
         }
     }
 
-    /// Resumes the connections whose turn has come, if it is time to look.
+    /// When this shard next has to resume a connection whose login waits. Cost: two loads.
+    #[inline]
+    pub(crate) fn next_login_ns(&self, context: &Context) -> Option<u64> {
+        let called_ns = context.shared.throttle.next_ns(context.id);
+        let delayed_ns = self.login_turns.next_ns();
+        called_ns.into_iter().chain(delayed_ns).min()
+    }
+
+    /// Resumes the connections whose turn has come, and closes those whose places others have
+    /// taken.
     ///
-    /// Cost: a lookup for each login that waits, under a lock that all shards share.
+    /// Cost: a few lookups for each of them, under a lock that all shards share.
     #[cold]
     pub(crate) fn resume_logins(&mut self, context: &Context) {
         let now_ns = context.now_ns();
-        if now_ns < self.login_turns.next_look_ns {
-            return;
-        }
-        self.login_turns.next_look_ns = now_ns + LOOK_NS;
-        let mut waiting = std::mem::take(&mut self.login_turns.waiting);
-        let mut attempts = context.shared.attempts();
-        waiting.retain(|&connection| {
+        while let Some(connection) = self.login_turns.take_due(now_ns) {
             let open = self.connections.get_mut(connection).expect("T1: its close is noted");
-            match state_of(open, &attempts, now_ns) {
-                TurnState::Waits => return true,
-                TurnState::Comes => {
-                    open.note_login_turn();
-                    if !open.may_resume()
-                        && let Some(turn) = open.give_up_login_turn()
-                    {
-                        attempts.leave(turn); // T2
-                    }
-                    if open.may_resume() && open.mark_resumable() {
-                        self.resumable.push(connection.into());
-                    }
-                }
-                TurnState::Displaced => {
-                    context.counters.closes(TooSlow::Login).add(1);
-                    open.note_login_turn();
-                    open.drain(CloseReason::Error);
-                    if open.mark_dirty() {
-                        self.dirty.push(connection);
-                    }
+            open.note_login_turn();
+            self.resume_if_free(connection);
+        }
+        if context.shared.throttle.next_ns(context.id).is_none_or(|next_ns| now_ns < next_ns) {
+            return; // T3
+        }
+        context.change_attempts(|attempts| {
+            while let Some(called) = attempts.call(context.id, now_ns) {
+                if let Some(turn) = self.end_wait(context, called) {
+                    attempts.leave(turn); // T2
                 }
             }
-            false
         });
-        debug_assert!(self.login_turns.waiting.is_empty(), "no login begins to wait meanwhile");
-        self.login_turns.waiting = waiting;
     }
-}
 
-/// The next step of a connection whose login waits.
-fn state_of(open: &Connection, attempts: &Attempts, now_ns: u64) -> TurnState {
-    debug_assert!(open.awaits_login_turn(), "T1");
-    let login = open.login().expect("only a login waits so");
-    match login.turn {
-        Some(turn) => attempts.state(turn, now_ns),
-        None if login.retry_ns <= now_ns => TurnState::Comes,
-        None => TurnState::Waits,
+    /// Ends the wait of a login. Returns the place that it gives up, if it cannot ask now.
+    fn end_wait(&mut self, context: &Context, called: CalledLogin) -> Option<LoginTurn> {
+        let CalledLogin { connection, turn, call } = called;
+        let open = self.connections.get_mut(connection)?;
+        if open.login().is_none_or(|login| login.turn != Some(turn)) {
+            debug_assert!(call == LoginCall::Displaced, "T2: it leaves when its connection closes");
+            return None;
+        }
+        if open.awaits_login_turn() {
+            open.note_login_turn();
+        }
+        match call {
+            LoginCall::Comes if open.may_resume() => {
+                self.mark_resumable(connection.into());
+                None
+            }
+            LoginCall::Comes => open.give_up_login_turn(),
+            LoginCall::Displaced => {
+                context.counters.closes(TooSlow::Login).add(1);
+                let given_up = open.give_up_login_turn();
+                debug_assert!(given_up == Some(turn), "others have taken it");
+                self.drain(connection, CloseReason::Error);
+                None
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use kachel_io::{FarEnd, Peer};
+use kachel_io::{FarEnd, Peer, Wait};
 use kachel_net::{
     ClientLimits, LOGIN_FAILURES_MAX, LOGIN_WAIT_SECONDS_MAX, USERS_KEY_BYTES, Users,
     WAITING_INPUT_BYTES_MAX, WRONG_PER_MINUTE_MAX,
@@ -26,9 +26,12 @@ fn world(options: WorldOptions) -> World {
         ..options
     };
     let world = World::new(options);
-    let users = Users::read(b"alice:secret", [3; USERS_KEY_BYTES]).expect("a good file");
-    world.shared.set_users(users);
+    set_users(&world, b"alice:secret");
     world
+}
+
+fn set_users(world: &World, file: &[u8]) {
+    world.shared.set_users(Users::read(file, [3; USERS_KEY_BYTES]).expect("a good file"));
 }
 
 /// A client of one of the addresses 10.0.0.1 to 10.0.0.254.
@@ -243,6 +246,40 @@ fn a_login_does_not_wait_for_ever() {
     assert_eq!(open_connections(&world), 0);
 }
 
+/// Behind `-c 1024`, 1,100 connections of eight addresses at a time, each of which sends a wrong
+/// password. A client of a ninth address is let in at once each time.
+#[test]
+fn guessers_of_other_addresses_leave_room() {
+    let with_more = [GUESS, &[b'x'; 3 * WAITING_INPUT_BYTES_MAX]].concat();
+    for (shards, input, ends) in [
+        (1, GUESS, true),
+        (3, &GUESS.repeat(30), true),
+        (1, GUESS, false),
+        (3, &GUESS.repeat(30), false),
+        (1, &with_more, true),
+    ] {
+        let mut world = world(WorldOptions { shards, ..WorldOptions::default() });
+        let case = format!("{shards} shards, {} bytes, they end: {ends}", input.len());
+        for round in 0..5 {
+            for guesser in (0..1_100).map(|n| client_of(&world, 1 + n as u8 % 8)) {
+                guesser.write(input);
+                if ends {
+                    guesser.finish();
+                }
+            }
+            world.settle();
+            let client = client_of(&world, 9);
+            assert_eq!(world.ask(&client, LOGIN), STORED, "{case}, round {round}");
+            client.finish();
+            world.settle();
+            let most =
+                if ends && input.len() < WAITING_INPUT_BYTES_MAX { 0 } else { 1024 / 4 + 150 };
+            assert!(open_connections(&world) <= most, "{case}: {}", open_connections(&world));
+            world.clock.advance_ns(STEP_NS);
+        }
+    }
+}
+
 /// Whether it waits for a check, or because its last login has failed; and whether its client ends
 /// its side before or after the wait begins.
 #[test]
@@ -291,4 +328,64 @@ fn a_client_that_sends_while_its_login_waits_is_served_later() {
     world.settle();
     assert_eq!(client.read(), STORED.repeat(2));
     assert_eq!(world.ask(&client, b"mn\r\n"), b"MN\r\n");
+}
+
+#[test]
+fn a_user_who_is_removed_while_the_login_waits_is_not_let_in() {
+    let mut world = world(WorldOptions::default());
+    let clients: Vec<FarEnd> = (0..7).map(|_| client_of(&world, 1)).collect();
+    clients[..5].iter().for_each(|client| client.write(GUESS));
+    world.settle();
+    clients[5].write(LOGIN);
+    clients[6].write(b"set x 0 0 6\r\nbob pw\r\n");
+    world.settle();
+    set_users(&world, b"bob:pw");
+    world.clock.advance_s(3);
+    world.settle();
+    assert_eq!((clients[5].read(), clients[6].read()), (FAILED.to_vec(), STORED.to_vec()));
+}
+
+/// A shard with a login that waits sleeps until its check is free, or as long as any other one.
+#[test]
+fn a_shard_sleeps_until_the_next_check() {
+    const NAP_NS: u64 = 100_000_000;
+    let mut world = world(WorldOptions::default());
+    let guessers: Vec<FarEnd> = (0..7).map(|_| client_of(&world, 1)).collect();
+    guessers.iter().for_each(|guesser| guesser.write(GUESS));
+    world.settle();
+    for check in 0..2 {
+        for (advance_ns, wait_ns) in [(0, NAP_NS), (1_050_000_000, 50_000_000)] {
+            world.clock.advance_ns(advance_ns);
+            world.settle();
+            assert_eq!(failed(&world), 5 + check);
+            assert_eq!(world.shards[0].prepare_wait(), Wait::AtMostNs(wait_ns));
+        }
+        world.clock.advance_ns(50_000_000);
+        world.settle();
+        assert_eq!(failed(&world), 6 + check);
+    }
+}
+
+/// The clients of all shards, although only one shard knows the time of the next check. A shard
+/// that is not woken does nothing here.
+#[test]
+fn right_passwords_follow_each_other_at_once_on_all_shards() {
+    let mut world = world(WorldOptions { shards: 3, ..WorldOptions::default() });
+    let failing: Vec<FarEnd> = (0..5).map(|_| client_of(&world, 1)).collect();
+    failing.iter().for_each(|client| client.write(GUESS));
+    world.settle();
+    let clients: Vec<FarEnd> = (0..12).map(|_| client_of(&world, 1)).collect();
+    world.settle(); // They are dealt out to the shards.
+    clients.iter().for_each(|client| client.write(LOGIN));
+    world.settle();
+    world.clock.advance_ns(1_050_000_000);
+    world.settle();
+    let waits: Vec<Wait> = world.shards.iter_mut().map(|shard| shard.prepare_wait()).collect();
+    let is_next = |wait: &Wait| *wait == Wait::AtMostNs(50_000_000);
+    assert_eq!(waits.iter().filter(|wait| is_next(wait)).count(), 1, "{waits:?}");
+    world.clock.advance_ns(50_000_000);
+    world.turn_of(waits.iter().position(is_next).expect("one is next"));
+    world.rest();
+    assert!(clients.iter().all(|client| client.read() == STORED));
+    assert!(failing.iter().all(|client| client.read() == FAILED));
 }

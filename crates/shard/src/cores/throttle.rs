@@ -1,0 +1,68 @@
+//! The logins of a process that fail or wait for a check, which all shards share.
+//!
+//! Upstream:   `login` asks for checks; `turns`, `send` and `accept` say which logins have ended
+//!             their wait.
+//! Downstream: `net` decides; `tick` asks each shard's time of the next call, and sleeps until
+//!             then.
+//!
+//! Invariants:
+//! - H1  The time of a shard's next call is published before the lock is released, and the shard is
+//!   woken if it became earlier. A shard loads it after it has raised its sleeping flag. So no
+//!   shard sleeps longer, and none has to ask whether a turn has come.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, PoisonError};
+
+use kachel_net::Attempts;
+use kachel_stdx::CachePadded;
+
+/// The time of a call that is not due.
+const NEVER_NS: u64 = u64::MAX;
+
+/// The logins of a process that fail or wait.
+#[derive(Debug)]
+pub(crate) struct LoginThrottle {
+    attempts: Mutex<Attempts>,
+    /// For each shard, the time of its next call (H1). They are written under the lock.
+    next_ns: Box<[CachePadded<AtomicU64>]>,
+}
+
+impl LoginThrottle {
+    /// Nothing has failed, and nothing waits.
+    pub(crate) fn new(shards: u16, connections_max: u32) -> Self {
+        let next_ns = || CachePadded::new(AtomicU64::new(NEVER_NS));
+        Self {
+            attempts: Mutex::new(Attempts::new(shards, connections_max)),
+            next_ns: (0..shards).map(|_| next_ns()).collect(),
+        }
+    }
+
+    /// When a login of this shard is called next, if one is. Cost: a load.
+    #[inline]
+    pub(crate) fn next_ns(&self, shard: u16) -> Option<u64> {
+        Some(self.next_ns[usize::from(shard)].load(Acquire)).filter(|next_ns| *next_ns != NEVER_NS)
+    }
+
+    /// Makes a change, for which no other lock may be taken. Then tells `wake` each shard that is
+    /// called earlier because of it (H1).
+    ///
+    /// Cost: a lock that all shards share.
+    pub(crate) fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Attempts) -> T,
+        mut wake: impl FnMut(u16),
+    ) -> T {
+        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut attempts);
+        while let Some(shard) = attempts.take_changed() {
+            let next_ns = attempts.next_ns(shard).unwrap_or(NEVER_NS);
+            debug_assert!(usize::from(shard) < self.next_ns.len(), "a shard of this process");
+            let before_ns = self.next_ns[usize::from(shard)].swap(next_ns, Release); // H1
+            if next_ns < before_ns {
+                wake(shard);
+            }
+        }
+        result
+    }
+}

@@ -147,7 +147,9 @@ impl Reclaimer {
     fn find_lossless(&mut self, log: &mut Log, now: u32) -> Found {
         // A victim that was pinned meanwhile was not given back for the spare segment of its job.
         log.refill_spare();
-        let found = self.find_expired(log, now);
+        // A step of upkeep has searched before, and one search is all that it has time for.
+        let is_worked_out = self.allowance.is_worked_out(log.work_bytes());
+        let found = if is_worked_out { Found::Nothing } else { self.find_expired(log, now) };
         if found != Found::Nothing {
             return found;
         }

@@ -88,6 +88,8 @@ fn serve(mut io: impl Io, reply: &[u8]) -> io::Result<()> {
                 | Event::Taken { .. }
                 | Event::Datagram { .. }
                 | Event::DatagramsLost { .. }
+                | Event::FileDone { .. }
+                | Event::DirectIoRefused { .. }
                 | Event::Woken => {}
             }
         }

@@ -1,4 +1,4 @@
-//! The types of an I/O backend: sockets, events, lent bytes.
+//! The types of an I/O backend: sockets, events, lent bytes. Those of files are in `files`.
 //!
 //! Upstream:   the backends (`epoll`, `uring`, `memory`) make events in `Io::poll`.
 //! Downstream: `net` and `shard` match on them within the same tick.
@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use kachel_stdx::Landing;
 
+use crate::files::{DirectIoRefusal, FileOperation};
 use crate::limits::SLACK_WAIT_NS_MIN;
 use crate::send_block::SendBlock;
 
@@ -262,8 +263,31 @@ pub enum Event {
         /// Their number, at least 1.
         count: u64,
     },
+    /// An operation on a file has completed, with or without success. It is its owner's again, with
+    /// all that it was submitted with.
+    FileDone {
+        /// The operation, with its result.
+        operation: Box<FileOperation>,
+    },
+    /// Direct I/O is refused, so the files of a folder use the page cache. Reported once for each
+    /// [`crate::FolderHandle`] and its clones, before the `FileDone` of the operation that found
+    /// it.
+    DirectIoRefused {
+        /// The folder, and a line for the operator.
+        refusal: DirectIoRefusal,
+    },
     /// Another thread called [`crate::Waker::wake`] since the last `Woken`.
     Woken,
+}
+
+impl Event {
+    /// Reports a completed operation, and what it found.
+    pub(crate) fn report_file(mut operation: Box<FileOperation>, events: &mut Vec<Self>) {
+        if let Some(refusal) = operation.take_refusal() {
+            events.push(Self::DirectIoRefused { refusal });
+        }
+        events.push(Self::FileDone { operation });
+    }
 }
 
 /// How long a poll may wait when there is nothing to report.

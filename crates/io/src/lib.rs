@@ -2,13 +2,14 @@
 //! batch per tick.
 //!
 //! Upstream:   the kernel, by io_uring ([`Uring`]) or epoll ([`Epoll`]); in tests and simulation
-//!             the other end of each connection ([`memory`]).
+//!             the other end of each connection, and a disk that fails ([`memory`]).
 //! Downstream: `net` reads the lent bytes and queues replies; `shard` polls once a tick.
 //!
 //! Reading order: `event` (the types), `send_block`, then [`Io`], then one backend. A large value
 //! is received into a [`Landing`], memory that its owner lends. In each backend one file is one
 //! operation: accept, receive, send, close. Datagrams belong to no connection: `datagrams`, and a
-//! file of that name in each backend.
+//! file of that name in each backend. Operations on files of a disk ([`Files`]) are described in
+//! `files`, and carried out by the file of that name in each backend, or by `memory::disk`.
 //!
 //! No call on the request path allocates once the tables have grown to the number of connections;
 //! `limits` names every bound.
@@ -20,6 +21,7 @@ mod clock;
 mod datagrams;
 mod epoll;
 mod event;
+mod files;
 mod inquiry;
 mod limits;
 /// Listening sockets: creates and describes them.
@@ -46,11 +48,16 @@ pub use epoll::{Epoll, ReceivedDatagram, receive_datagrams};
 pub use event::{
     DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, Peer, SocketId, SocketName, Wait,
 };
+pub use files::{
+    AlignedBuffer, DirectIoRefusal, FileError, FileHandle, FileName, FileOperation, FileWork,
+    FileWorkKind, FolderHandle, OpenMode, Transfer,
+};
 pub use limits::{
     ACCEPT_RETRY_NS, ACCEPTS_MAX, DATAGRAM_BYTES_MAX, DATAGRAMS_MAX, DATAGRAMS_QUEUED_MAX,
-    EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits,
-    RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, SEND_BLOCK_BYTES, SEND_GATHER_MAX, SEND_WHOLE_BYTES_MAX,
-    SLACK_WAIT_NS_MIN,
+    EVENTS_MAX, FILE_ALIGNMENT_BYTES, FILE_NAME_BYTES_MAX, FILE_OPERATION_BYTES_MAX,
+    FILE_OPERATIONS_MAX, FILE_THREADS, HELD_PIECES_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S,
+    KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, SEND_BLOCK_BYTES,
+    SEND_GATHER_MAX, SEND_WHOLE_BYTES_MAX, SLACK_WAIT_NS_MIN,
 };
 pub use memory::{Around, FarEnd, Memory, MemoryNet, Surrounded};
 pub use packets::{PACKETS_PER_CALL, PacketSocket};
@@ -194,4 +201,24 @@ pub trait Io {
 
     /// The name of this backend: `"uring"`, `"epoll"` or `"memory"`.
     fn kind(&self) -> &'static str;
+}
+
+/// An I/O backend that has files.
+pub trait Files: Io {
+    /// The number of operations that [`Self::submit`] takes now; at most [`FILE_OPERATIONS_MAX`].
+    fn file_room(&self) -> usize;
+
+    /// Queues an operation on a file; the next poll gives it to the kernel at the latest. A later
+    /// poll reports `Event::FileDone` for it, once. Operations may be carried out and complete in
+    /// any order. If the `Io` is dropped first, each operation is carried out or not, and none is
+    /// begun later. The drop waits for those in progress; `Uring` waits while they complete within
+    /// a second of each other, and then never frees their memory.
+    ///
+    /// Cost: `Uring` a part of the system call of the poll. `Epoll` passes the operation to a
+    /// thread and is woken by it; the first call starts the threads.
+    ///
+    /// Errors: returns the operation unchanged if [`FILE_OPERATIONS_MAX`] are in flight.
+    ///
+    /// Panics: if the owner has filled the operation wrongly; see [`FileWork`] and [`Transfer`].
+    fn submit(&mut self, operation: Box<FileOperation>) -> Result<(), Box<FileOperation>>;
 }

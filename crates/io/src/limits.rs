@@ -30,6 +30,20 @@ pub const DATAGRAMS_MAX: usize = 8;
 pub const DATAGRAM_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES - 64;
 /// The most datagrams that wait to be sent.
 pub const DATAGRAMS_QUEUED_MAX: usize = 2048;
+/// The most operations on files that one `Io` has in flight. Its owner keeps further ones. A guess:
+/// a fast disk is busy with fewer.
+pub const FILE_OPERATIONS_MAX: usize = 128;
+/// The threads that carry out the operations on files of one `Epoll`. A guess: a disk that is busy
+/// with so many operations is rarely faster with more.
+pub const FILE_THREADS: usize = 4;
+/// The most bytes that one operation reads or writes. A guess: a disk is as fast with less, and the
+/// operations of others wait for a long one.
+pub const FILE_OPERATION_BYTES_MAX: usize = 1 << 20;
+/// The most bytes of the name of a file.
+pub const FILE_NAME_BYTES_MAX: usize = 63;
+/// The alignment of direct I/O where the kernel does not report it (before Linux 6.1, and some file
+/// systems). No disk asks for more.
+pub const FILE_ALIGNMENT_BYTES: usize = 4096;
 /// The time after which `accept` is tried again when it ran out of descriptors or memory.
 pub const ACCEPT_RETRY_NS: u64 = 10_000_000;
 

@@ -419,6 +419,9 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
                 self.datagrams.arrived(io, context, clients, arrivals, arrived, sweep);
             }
             Event::DatagramsLost { count } => context.counters.udp_lost.add(count),
+            Event::FileDone { .. } | Event::DirectIoRefused { .. } => {
+                unreachable!("a shard has no files yet")
+            }
             Event::Woken => {}
         }
     }

@@ -257,12 +257,14 @@ impl Thread {
                 self.close(socket);
             }
             // A connection counts once its handshake is done. This thread receives into no landing,
-            // and no datagrams.
+            // and no datagrams, and has no files.
             Event::Gone
             | Event::Taken { .. }
             | Event::Landed { .. }
             | Event::Datagram { .. }
-            | Event::DatagramsLost { .. } => {}
+            | Event::DatagramsLost { .. }
+            | Event::FileDone { .. }
+            | Event::DirectIoRefused { .. } => {}
         }
     }
 

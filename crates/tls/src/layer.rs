@@ -221,12 +221,14 @@ impl<I: Io> Tls<I> {
             | Event::Failed { socket }
             | Event::Sent { socket, .. }
             | Event::Taken { socket, .. } => *socket,
-            // Datagrams have no TLS.
+            // Datagrams and files have no TLS.
             Event::Accepted { .. }
             | Event::Gone
             | Event::Woken
             | Event::Datagram { .. }
-            | Event::DatagramsLost { .. } => return events.push(event),
+            | Event::DatagramsLost { .. }
+            | Event::FileDone { .. }
+            | Event::DirectIoRefused { .. } => return events.push(event),
         };
         let Some(live) = self.live(socket) else { return events.push(event) };
         match event {

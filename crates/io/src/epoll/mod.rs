@@ -1,13 +1,15 @@
-//! The epoll backend: readiness, then one `recv` and one `send` for each busy connection.
+//! The epoll backend: readiness, then one `recv` and one `send` for each busy connection. Threads
+//! carry out what concerns files.
 //!
 //! Upstream:   the kernel reports which sockets are ready (`watch`).
-//! Downstream: `accept`, `receive`, `send` and `datagrams` do the work and append the events.
+//! Downstream: `accept`, `receive`, `send`, `datagrams` and `files` do the work and append the
+//!             events.
 //!
 //! Sockets are watched edge-triggered, so pausing, resuming and short reads cost no system call.
 //! Only listeners are watched level-triggered.
 //!
 //! ```text
-//! epoll data:  0 doorbell | 1 + listener number | 2^31 + datagram socket number
+//! epoll data:  0 doorbell | 1 + listener number | 2^31 + datagram socket number | 2^32 - 1 files
 //!              SocketId (always above 32 bits)
 //! ```
 //!
@@ -21,6 +23,8 @@
 
 mod accept;
 mod datagrams;
+mod execute;
+mod files;
 mod receive;
 mod send;
 mod watch;
@@ -49,6 +53,7 @@ use crate::waker::Waker;
 use accept::Listener;
 use datagrams::Datagrams;
 pub use datagrams::{ReceivedDatagram, receive_datagrams};
+use files::FileThreads;
 
 /// Kernel events taken by one system call.
 const KERNEL_EVENTS_MAX: usize = 128;
@@ -59,6 +64,7 @@ pub struct Epoll {
     sockets: Slots<Socket>,
     listeners: Vec<Listener>,
     datagrams: Datagrams,
+    files: FileThreads,
     /// Sockets to be read from, oldest first.
     ready: VecDeque<SocketId>,
     /// Sockets with new blocks to send.
@@ -121,6 +127,7 @@ impl Epoll {
             sockets: Slots::new(limits.sockets_max),
             listeners: Vec::new(),
             datagrams: Datagrams::default(),
+            files: FileThreads::default(),
             ready: VecDeque::new(),
             unsent: Vec::new(),
             area: vec![0; RECEIVE_AREA_BYTES].into_boxed_slice(),
@@ -175,7 +182,7 @@ impl Io for Epoll {
         self.datagrams.flush(events);
         self.hold_or_watch_listeners();
         let busy = events.len() > before || !self.ready.is_empty();
-        let busy = busy || self.datagrams.are_ready();
+        let busy = busy || self.datagrams.are_ready() || self.files.are_ready();
         let mut slept = false;
         if !busy
             && wait.has_slack()
@@ -195,6 +202,7 @@ impl Io for Epoll {
         }
         self.receive_from_ready(events);
         self.receive_ready_datagrams(events);
+        self.files.report_refused(events);
         Ok(())
     }
 

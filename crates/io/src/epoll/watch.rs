@@ -4,7 +4,7 @@
 //! Downstream: an edge marks a socket readable, sends blocked blocks, or accepts.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -19,6 +19,8 @@ use crate::waker::Waker;
 const DOORBELL: u64 = 0;
 /// The data of the first datagram socket. There are fewer listeners.
 const FIRST_DATAGRAMS: u64 = 1 << 31;
+/// There are fewer datagram sockets.
+const FILES: u64 = u32::MAX as u64;
 
 const SOCKET_EDGES: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 const END_OR_ERROR: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
@@ -27,6 +29,12 @@ const END_OR_ERROR: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(
 pub(super) fn watch_doorbell(epoll: &OwnedFd, waker: &Waker) -> io::Result<()> {
     let edges = EventFlags::IN | EventFlags::ET;
     kernel::add(epoll, waker.doorbell(), EventData::new_u64(DOORBELL), edges)?;
+    Ok(())
+}
+
+/// Watches the eventfd that the threads of files ring, edge-triggered.
+pub(super) fn watch_files(epoll: &OwnedFd, bell: BorrowedFd<'_>) -> io::Result<()> {
+    kernel::add(epoll, bell, EventData::new_u64(FILES), EventFlags::IN | EventFlags::ET)?;
     Ok(())
 }
 
@@ -95,6 +103,9 @@ impl Epoll {
     fn take_edge(&mut self, data: u64, edge: EventFlags, events: &mut Vec<Event>) {
         if data == DOORBELL {
             return; // `take_edges` has checked the bell itself after the wait.
+        }
+        if data == FILES {
+            return self.files.report_done(events);
         }
         let id = SocketId(data);
         if id.generation() == 0 {

@@ -10,12 +10,13 @@ use std::os::fd::OwnedFd;
 use kachel_stdx::Landing;
 
 use super::Memory;
-use crate::Io;
 use crate::event::{
     DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
 };
+use crate::files::FileOperation;
 use crate::send_block::SendBlock;
 use crate::waker::Waker;
+use crate::{Files, Io};
 
 /// Code around the calls of a backend in memory.
 pub trait Around {
@@ -139,5 +140,15 @@ impl<A: Around> Io for Surrounded<A> {
 
     fn kind(&self) -> &'static str {
         self.memory.kind()
+    }
+}
+
+impl<A: Around> Files for Surrounded<A> {
+    fn file_room(&self) -> usize {
+        self.memory.file_room()
+    }
+
+    fn submit(&mut self, operation: Box<FileOperation>) -> Result<(), Box<FileOperation>> {
+        self.around.call(|| self.memory.submit(operation))
     }
 }

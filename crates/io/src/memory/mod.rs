@@ -1,4 +1,4 @@
-//! The backend without a kernel: a network in memory. A test holds the far ends.
+//! The backend without a kernel: a network and a disk in memory. A test holds the far ends.
 //!
 //! Upstream:   a test or the simulator writes, cuts, stalls, finishes and resets by `FarEnd`.
 //! Downstream: `net` and `shard` see an [`Io`] that behaves as the others do, on one thread and
@@ -14,6 +14,8 @@
 //!   wake-up and adds none.
 
 mod around;
+/// A disk in memory, for tests and simulation.
+pub mod disk;
 mod far_end;
 
 use std::cell::RefCell;
@@ -26,13 +28,14 @@ use kachel_stdx::Landing;
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use around::{Around, Surrounded};
+use disk::Disk;
 use far_end::{DatagramQueues, Wire, Wires};
 pub use far_end::{FarEnd, MemoryNet};
 
-use crate::Io;
 use crate::event::{
     DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
 };
+use crate::files::FileOperation;
 use crate::limits::{
     ACCEPTS_MAX, DATAGRAM_BYTES_MAX, DATAGRAMS_MAX, Limits, RECEIVE_AREA_BYTES,
     RECEIVE_BUFFER_BYTES,
@@ -41,6 +44,7 @@ use crate::send_block::SendBlock;
 use crate::send_queue::SendQueue;
 use crate::slots::Slots;
 use crate::waker::Waker;
+use crate::{Files, Io};
 
 /// An `Io` in memory; made by [`MemoryNet::open`].
 #[derive(Debug)]
@@ -58,6 +62,8 @@ pub struct Memory {
     /// Where the next poll begins, so that a full area starves no socket.
     first_index: usize,
     waker: Waker,
+    /// The disk of the files, and our number there.
+    disk: Option<(Disk, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +119,7 @@ impl Memory {
             tick: 0,
             first_index: 0,
             waker: Waker::without_eventfd(),
+            disk: None,
         }
     }
 
@@ -120,6 +127,14 @@ impl Memory {
     #[must_use]
     pub fn endpoint(&self) -> usize {
         self.endpoint
+    }
+
+    /// Has the files of folders of this disk. They belong to no network.
+    ///
+    /// Panics: if there is a disk already.
+    pub fn use_disk(&mut self, disk: &Disk) {
+        assert!(self.disk.is_none(), "one disk for one `Memory`");
+        self.disk = Some((disk.clone(), disk.register()));
     }
 
     /// Starts accepting, as `listen` does, without a descriptor.
@@ -177,6 +192,7 @@ impl Memory {
         let accepts = !self.sockets.is_full()
             && waiting.into_iter().any(|(backlog, closed)| !closed && !backlog.is_empty());
         let mut stirred = accepts || self.waker.bell().is_rung();
+        stirred |= self.disk.as_ref().is_some_and(|(disk, user)| disk.is_due(*user));
         let mut queues = wires.datagrams[self.endpoint].iter();
         stirred |= self.receives_datagrams() && queues.any(|queue| !queue.incoming.is_empty());
         for index in 0..self.sockets.len() {
@@ -321,6 +337,9 @@ impl Io for Memory {
         self.accept(events);
         self.send_and_receive(events);
         self.take_datagrams(events);
+        if let Some((disk, user)) = &self.disk {
+            disk.complete_due(*user, events);
+        }
         Ok(())
     }
 
@@ -444,6 +463,30 @@ impl Io for Memory {
 
     fn kind(&self) -> &'static str {
         "memory"
+    }
+}
+
+impl Files for Memory {
+    /// 0 without a disk.
+    fn file_room(&self) -> usize {
+        self.disk.as_ref().map_or(0, |(disk, user)| disk.room(*user))
+    }
+
+    fn submit(&mut self, operation: Box<FileOperation>) -> Result<(), Box<FileOperation>> {
+        if self.file_room() == 0 {
+            return Err(operation);
+        }
+        let (disk, user) = self.disk.as_ref().expect("there is room only on a disk");
+        disk.submit(*user, operation);
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some((disk, user)) = &self.disk {
+            disk.leave(*user);
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use kachel_io::{
-    DatagramPeer, Event, FarEnd, Io, Limits, ListenerId, MemoryNet, Peer, SendBlock, SocketId,
-    Wait, listener,
+    DatagramPeer, Event, FarEnd, FileOperation, Io, Limits, ListenerId, MemoryNet, Peer, SendBlock,
+    SocketId, Wait, listener,
 };
 use kachel_stdx::Landing;
 
@@ -44,6 +44,11 @@ pub(crate) struct Log {
     /// Datagrams, their senders, and whether each was cut.
     pub(crate) datagrams: Vec<(DatagramPeer, Vec<u8>, bool)>,
     pub(crate) datagrams_lost: u64,
+    /// Operations on files that came back, oldest first.
+    #[expect(clippy::vec_box, reason = "they come back in their boxes")]
+    pub(crate) files: Vec<Box<FileOperation>>,
+    /// Notices that direct I/O is refused.
+    pub(crate) refusals: Vec<String>,
     pub(crate) woken: usize,
     pub(crate) polls: usize,
     /// The most `Received` that one socket had in one poll.
@@ -174,6 +179,8 @@ impl Log {
                     self.datagrams.push((from, io.lent(bytes).to_vec(), is_cut));
                 }
                 Event::DatagramsLost { count } => self.datagrams_lost += count,
+                Event::FileDone { operation } => self.files.push(operation),
+                Event::DirectIoRefused { refusal } => self.refusals.push(refusal.to_string()),
                 Event::Woken => self.woken += 1,
             }
         }

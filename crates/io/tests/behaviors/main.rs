@@ -7,6 +7,7 @@
 mod asking;
 mod bench;
 mod datagrams;
+mod files;
 mod landing;
 mod listening;
 mod moving;
@@ -14,7 +15,9 @@ mod receiving;
 mod sending;
 mod waiting;
 
-use kachel_io::{Epoll, Io, Limits, Memory, MemoryNet, Uring};
+use kachel_io::memory::disk::Disk;
+use kachel_io::{Epoll, Files, FolderHandle, Io, Limits, ManualClock, Memory, MemoryNet, Uring};
+use tempfile::TempDir;
 
 /// Opens one kind of `Io`, and tells how clients reach it.
 pub(crate) trait Door {
@@ -22,6 +25,49 @@ pub(crate) trait Door {
     const KIND: &'static str;
     /// `None` when this machine's kernel forbids it.
     fn open(limits: Limits) -> Option<(Self::Io, Option<MemoryNet>)>;
+}
+
+/// A door to an `Io` with files.
+pub(crate) trait FilesDoor: Door<Io: Files> {
+    /// An empty folder for the `Io`, and what keeps it.
+    fn folder(io: &mut Self::Io) -> (FolderHandle, Shelf);
+    /// Gives another `Io` the files of a folder.
+    fn share(io: &mut Self::Io, shelf: &Shelf);
+}
+
+/// Where the files of a test are.
+pub(crate) enum Shelf {
+    /// On the machine's disk, until this is dropped.
+    Machine(#[expect(dead_code, reason = "held until it is dropped")] TempDir),
+    Memory(Disk),
+}
+
+fn machine_folder() -> (FolderHandle, Shelf) {
+    let folder = tempfile::tempdir().unwrap();
+    let fd = std::fs::File::open(folder.path()).unwrap();
+    let handle = FolderHandle::new(fd.into(), &folder.path().display().to_string());
+    (handle, Shelf::Machine(folder))
+}
+
+impl FilesDoor for EpollDoor {
+    fn folder(_io: &mut Epoll) -> (FolderHandle, Shelf) {
+        machine_folder()
+    }
+
+    fn share(_io: &mut Epoll, _shelf: &Shelf) {}
+}
+
+impl FilesDoor for MemoryDoor {
+    fn folder(io: &mut Memory) -> (FolderHandle, Shelf) {
+        let disk = Disk::new(1, &ManualClock::new(0));
+        io.use_disk(&disk);
+        (disk.folder("data"), Shelf::Memory(disk))
+    }
+
+    fn share(io: &mut Memory, shelf: &Shelf) {
+        let Shelf::Memory(disk) = shelf else { unreachable!("a folder in memory") };
+        io.use_disk(disk);
+    }
 }
 
 pub(crate) struct EpollDoor;

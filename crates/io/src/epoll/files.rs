@@ -1,0 +1,240 @@
+//! Files: a few threads carry out the operations, because epoll knows no files, and wake the poll.
+//!
+//! Upstream:   `Files::submit` queues an operation.
+//! Downstream: a thread carries it out (`execute`); the next poll reports `FileDone`.
+//!
+//! ```text
+//!   submit --> waiting --> a thread: execute --> done --> poll
+//!                                                  |
+//!                                                  +-- was empty: ring the eventfd
+//! ```
+//!
+//! The threads start with the first operation. They inherit the processors and the signals of the
+//! thread that polls.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  `in_flight` counts the operations between `submit` and the report, and is at most
+//!   `FILE_OPERATIONS_MAX`. Both queues have room for so many, so neither grows.
+//! - I2  Whenever `done` is not empty, the eventfd is rung after it was emptied last, and only
+//!   taking that edge empties it. So no poll sleeps while an operation is done.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{Builder, JoinHandle};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::execute::execute;
+use super::{Epoll, watch};
+use crate::Files;
+use crate::event::Event;
+use crate::files::{FileError, FileOperation};
+use crate::limits::{FILE_OPERATIONS_MAX, FILE_THREADS};
+
+/// The operations of one `Epoll`, and its threads.
+#[derive(Debug, Default)]
+pub(super) struct FileThreads {
+    /// `None` before the first operation.
+    shared: Option<Arc<Shared>>,
+    threads: Vec<JoinHandle<()>>,
+    in_flight: usize,
+    /// An operation that found no thread to carry it out, because the threads could not start.
+    refused: Option<Box<FileOperation>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    queues: Mutex<Queues>,
+    /// Signaled for each operation that waits, and at the end.
+    work: Condvar,
+    /// Rung by the threads (I2).
+    bell: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Queues {
+    waiting: VecDeque<Box<FileOperation>>,
+    done: VecDeque<Box<FileOperation>>,
+    is_over: bool,
+}
+
+impl Shared {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().expect("a thread that panics ends the process")
+    }
+
+    /// The life of a thread.
+    fn serve(&self) {
+        while let Some(mut operation) = self.next() {
+            execute(&mut operation);
+            let mut queues = self.queues();
+            debug_assert!(queues.done.len() < FILE_OPERATIONS_MAX, "I1");
+            let was_empty = queues.done.is_empty();
+            queues.done.push_back(operation);
+            drop(queues);
+            if was_empty {
+                // It fails only when the counter is full, and then the sleeper is woken anyway.
+                let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes()); // I2
+            }
+        }
+    }
+
+    /// Waits for an operation; `None` at the end.
+    fn next(&self) -> Option<Box<FileOperation>> {
+        let mut queues = self.queues();
+        loop {
+            if queues.is_over {
+                return None;
+            }
+            if let Some(operation) = queues.waiting.pop_front() {
+                return Some(operation);
+            }
+            queues = self.work.wait(queues).expect("a thread that panics ends the process");
+        }
+    }
+}
+
+impl FileThreads {
+    /// Starts the threads, and has `watch` watch their bell.
+    ///
+    /// Errors: out of descriptors, memory or threads.
+    fn start(&mut self, watch: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        assert!(self.shared.is_none() && self.threads.is_empty(), "the threads start once");
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let queue = || VecDeque::with_capacity(FILE_OPERATIONS_MAX);
+        let queues = Queues { waiting: queue(), done: queue(), is_over: false };
+        let queues = Mutex::new(queues);
+        let shared = Arc::new(Shared { queues, work: Condvar::new(), bell });
+        for _ in 0..FILE_THREADS {
+            let builder = Builder::new().name("kachel-files".to_owned());
+            let own = Arc::clone(&shared);
+            match builder.spawn(move || own.serve()) {
+                Ok(thread) => self.threads.push(thread),
+                Err(error) if self.threads.is_empty() => return Err(error),
+                Err(_) => break, // The others do all the work.
+            }
+        }
+        let watched = watch(shared.bell.as_fd());
+        self.shared = Some(shared);
+        watched
+    }
+
+    fn push(&mut self, operation: Box<FileOperation>) {
+        let shared = self.shared.as_ref().expect("the threads were started");
+        shared.queues().waiting.push_back(operation);
+        shared.work.notify_one();
+    }
+
+    /// Whether an operation is to be reported that no thread rings for.
+    pub(super) fn are_ready(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    /// Reports the operations that are done; for the edge of the eventfd (I2).
+    pub(super) fn report_done(&mut self, events: &mut Vec<Event>) {
+        let Some(shared) = &self.shared else { return };
+        let mut queues = shared.queues();
+        assert!(queues.done.len() <= self.in_flight, "I1");
+        self.in_flight -= queues.done.len();
+        queues.done.drain(..).for_each(|operation| Event::report_file(operation, events));
+    }
+
+    /// Reports the operation that found no thread.
+    pub(super) fn report_refused(&mut self, events: &mut Vec<Event>) {
+        if let Some(operation) = self.refused.take() {
+            assert!(self.in_flight > 0, "I1");
+            self.in_flight -= 1;
+            Event::report_file(operation, events);
+        }
+    }
+
+    /// Ends the threads. Operations that no thread has begun are not carried out. Waits for the
+    /// others.
+    fn end(&mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        let mut queues = shared.queues();
+        queues.is_over = true;
+        queues.waiting.clear();
+        drop(queues);
+        shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            thread.join().expect("a thread that panics ends the process");
+        }
+    }
+}
+
+impl Drop for FileThreads {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Files for Epoll {
+    fn file_room(&self) -> usize {
+        if self.files.are_ready() { 0 } else { FILE_OPERATIONS_MAX - self.files.in_flight }
+    }
+
+    fn submit(&mut self, mut operation: Box<FileOperation>) -> Result<(), Box<FileOperation>> {
+        if self.file_room() == 0 {
+            return Err(operation);
+        }
+        operation.begin();
+        self.files.in_flight += 1; // I1
+        if self.files.shared.is_none() {
+            let epoll = &self.epoll;
+            let started = self.files.start(|bell| watch::watch_files(epoll, bell));
+            if let Err(error) = started {
+                self.files.end();
+                operation.complete(Err(FileError::from(error)));
+                self.files.refused = Some(operation);
+                return Ok(());
+            }
+        }
+        self.files.push(operation);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::event::Wait;
+    use crate::files::{FileWork, FolderHandle};
+    use crate::{Io as _, Limits};
+
+    /// Far more than an operation takes; only a failing test waits so long.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn an_operation_that_is_done_before_the_poll_ends_a_wait_with_slack() {
+        let limits = Limits { slack_us: 100, ..Limits::default() };
+        let mut io = Epoll::new(limits).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let folder = std::fs::File::open(place.path()).unwrap();
+        let folder = FolderHandle::new(folder.into(), "a folder");
+        let mut operation = Some(FileOperation::new(1));
+        for _ in 0..40 {
+            let mut next = operation.take().expect("it has come back");
+            next.work = FileWork::SyncFolder { folder: folder.clone() };
+            io.submit(next).unwrap();
+            let shared = Arc::clone(io.files.shared.as_ref().unwrap());
+            while shared.queues().done.is_empty() {
+                std::thread::yield_now();
+            }
+            let mut events = Vec::new();
+            let start = Instant::now();
+            while operation.is_none() {
+                io.poll(Wait::AtMostNs(2 * PATIENCE.as_nanos() as u64), &mut events).unwrap();
+                assert!(start.elapsed() < PATIENCE, "the poll slept while an operation was done");
+                for event in events.drain(..) {
+                    let Event::FileDone { operation: done } = event else { panic!("{event:?}") };
+                    operation = Some(done);
+                }
+            }
+        }
+    }
+}

@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 
 use kachel_stdx::Landing;
 
-use crate::{DatagramPeer, DatagramSocketId, Epoll, Event, Io, Lent, Limits, ListenerId};
-use crate::{SendBlock, SocketId, SocketName, Uring, Wait, Waker};
+use crate::{DatagramPeer, DatagramSocketId, Epoll, Event, FileOperation, Files, Io, Lent, Limits};
+use crate::{ListenerId, SendBlock, SocketId, SocketName, Uring, Wait, Waker};
 
 /// The backend that the options select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,6 +140,16 @@ impl Io for AnyIo {
 
     fn kind(&self) -> &'static str {
         pass_on!(self, io => io.kind())
+    }
+}
+
+impl Files for AnyIo {
+    fn file_room(&self) -> usize {
+        pass_on!(self, io => io.file_room())
+    }
+
+    fn submit(&mut self, operation: Box<FileOperation>) -> Result<(), Box<FileOperation>> {
+        pass_on!(self, io => io.submit(operation))
     }
 }
 

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kachel_io::{
-    DatagramPeer, DatagramSocketId, Event, Io, Lent, ListenerId, RECEIVE_BUFFER_BYTES,
-    RECEIVE_BUFFERS, SendBlock, SocketId, SocketName, Wait, Waker,
+    DatagramPeer, DatagramSocketId, Event, FileOperation, Files, Io, Lent, ListenerId,
+    RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, SendBlock, SocketId, SocketName, Wait, Waker,
 };
 use kachel_stdx::Landing;
 
@@ -533,6 +533,17 @@ impl<I: Io> Io for Tls<I> {
 
     fn kind(&self) -> &'static str {
         self.io.kind()
+    }
+}
+
+/// The files of the backend. Nothing of them is encrypted here.
+impl<I: Files> Files for Tls<I> {
+    fn file_room(&self) -> usize {
+        self.io.file_room()
+    }
+
+    fn submit(&mut self, operation: Box<FileOperation>) -> Result<(), Box<FileOperation>> {
+        self.io.submit(operation)
     }
 }
 

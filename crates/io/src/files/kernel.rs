@@ -73,3 +73,68 @@ pub(crate) fn finish_open(operation: &mut FileOperation, fd: OwnedFd) -> Result<
     *opened = Some(file);
     Ok(length)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::openat;
+
+    use super::*;
+    use crate::event::{Event, Wait};
+    use crate::files::{AlignedBuffer, FolderHandle, Transfer};
+    use crate::{Epoll, Files, Limits, Uring};
+
+    /// Has a file system refuse two reads in flight, by a file that says it needs no alignment.
+    fn both_reads_are_repeated_and_one_notice_is_given(mut io: impl Files) {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("a"), [7; 3000]).unwrap();
+        let fd = std::fs::File::open(place.path()).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        let Ok(file) = openat(&fd, "a", flags, Mode::empty()) else {
+            return println!("skip files.unaligned the file system has no direct I/O");
+        };
+        let folder = FolderHandle::new(fd.into(), "a folder");
+        let file = FileHandle::new(file, &folder, 1, true);
+        for token in 0..2 {
+            let buffer = AlignedBuffer::new(200, 1);
+            let transfer = Transfer { file: file.clone(), offset: 1, buffer, start: 3, bytes: 101 };
+            let mut operation = FileOperation::new(token);
+            operation.work = FileWork::Read(transfer);
+            io.submit(operation).unwrap();
+        }
+        let (mut events, mut done) = (Vec::new(), 0);
+        let mut refusals = Vec::new();
+        while done < 2 {
+            io.poll(Wait::Forever, &mut events).unwrap();
+            for event in events.drain(..) {
+                match event {
+                    Event::DirectIoRefused { refusal } => refusals.push(refusal.to_string()),
+                    Event::FileDone { mut operation } => {
+                        assert_eq!(operation.result(), Ok(101));
+                        let buffer = operation.take_buffer().unwrap();
+                        assert!(buffer[..3] == [0; 3] && buffer[3..104] == [7; 101]);
+                        done += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        if file.is_direct() {
+            return println!("skip files.unaligned the file system takes any direct read");
+        }
+        let wanted = "a folder: direct I/O is refused (Invalid argument (os error 22)), ";
+        assert!(refusals.len() == 1 && refusals[0].starts_with(wanted), "{refusals:?}");
+        assert!(folder.refuses_direct(), "the next file is opened without");
+    }
+
+    #[test]
+    fn reads_that_the_file_system_refuses_are_repeated_with_the_page_cache() {
+        both_reads_are_repeated_and_one_notice_is_given(Epoll::new(Limits::default()).unwrap());
+        match Uring::new(Limits::default()) {
+            Ok(uring) => both_reads_are_repeated_and_one_notice_is_given(uring),
+            Err(error) => {
+                assert!(matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)));
+                println!("skip io_uring the kernel forbids it: {error}");
+            }
+        }
+    }
+}

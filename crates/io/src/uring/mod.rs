@@ -2,8 +2,8 @@
 //!
 //! Upstream:   `ring` brings completions; a listener accepts and a socket receives again and again
 //!             (multishot) until cancelled.
-//! Downstream: `accept`, `receive`, `send`, `close` and `datagrams` turn completions into events
-//!             and queue new ops; the next poll submits them all at once.
+//! Downstream: `accept`, `receive`, `send`, `close`, `datagrams` and `files` turn completions into
+//!             events and queue new ops; the next poll submits them all at once.
 //!
 //! Life of a slot:
 //! ```text
@@ -26,6 +26,7 @@ mod accept;
 mod buffers;
 mod close;
 mod datagrams;
+mod files;
 mod gather;
 mod receive;
 mod ring;
@@ -50,6 +51,7 @@ use crate::waker::Waker;
 use accept::Listener;
 use buffers::Group;
 use datagrams::Datagrams;
+use files::FileSlots;
 use gather::Gather;
 use kachel_stdx::Landing;
 use ring::{Completion, Operation, Ring, Token};
@@ -61,6 +63,7 @@ pub struct Uring {
     sockets: Slots<Socket>,
     listeners: Vec<Listener>,
     datagrams: Datagrams,
+    files: FileSlots,
     /// Sockets for which the next poll with room arms a receive (I3).
     unarmed: Vec<SocketId>,
     /// Sockets whose receive found no buffer. The next poll arms them before those of `unarmed`:
@@ -130,6 +133,7 @@ impl Uring {
             sockets: Slots::new(limits.sockets_max),
             listeners: Vec::new(),
             datagrams: Datagrams::default(),
+            files: FileSlots::default(),
             unarmed: Vec::new(),
             hungry: Vec::new(),
             unsent: Vec::new(),
@@ -188,6 +192,7 @@ impl Uring {
             Operation::Receive => self.received(index, completion, events),
             Operation::Send => self.sent(index, completion, events),
             Operation::Cancel => self.op_ended(index),
+            Operation::File => self.file_done(completion, events),
         }
     }
 
@@ -228,6 +233,7 @@ impl Drop for Uring {
         );
         std::mem::forget(std::mem::replace(&mut self.sockets, Slots::new(0)));
         std::mem::forget(std::mem::take(&mut self.datagrams));
+        std::mem::forget(std::mem::take(&mut self.files));
     }
 }
 

@@ -1,13 +1,14 @@
 //! The two rings shared with the kernel, and every op that we submit.
 //!
-//! Upstream:   the operations (`accept`, `receive`, `send`, `close`, `datagrams`) ask for ops.
+//! Upstream:   the operations (`accept`, `receive`, `send`, `close`, `datagrams`, `files`) ask for
+//!             ops.
 //! Downstream: the kernel; its completions come back as [`Completion`]s with the op's [`Token`].
 //!
 //! ```text
 //! user data:  index:32 | zero:24 | operation:8 (high byte)
 //! ```
 //!
-//! The index is that of a slot, a listener or a datagram socket.
+//! The index is that of a slot, a listener, a datagram socket or an operation on a file.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  Memory named by a submitted op stays where it is until the op's last completion. [`end`]
@@ -59,6 +60,7 @@ pub(super) enum Operation {
     Cancel,
     Datagrams,
     CancelDatagrams,
+    File,
 }
 
 /// Which op a completion belongs to.
@@ -87,6 +89,7 @@ impl Token {
             6 => Operation::Cancel,
             7 => Operation::Datagrams,
             8 => Operation::CancelDatagrams,
+            9 => Operation::File,
             other => unreachable!("no op of ours has the operation {other}"),
         };
         Self { operation, index: user_data as u32 }
@@ -287,7 +290,7 @@ impl Ring {
     ///
     /// # Safety
     /// Memory that the op names stays where it is until its last completion (I1).
-    unsafe fn push(&mut self, op: squeue::Entry, token: Token) {
+    pub(super) unsafe fn push(&mut self, op: squeue::Entry, token: Token) {
         let op = op.user_data(token.to_user_data());
         loop {
             // SAFETY:
@@ -498,9 +501,9 @@ mod tests {
     #[test]
     fn tokens_survive_the_kernel() {
         use Operation::{Accept, Cancel, CancelAccept, Doorbell, Receive, Send};
-        use Operation::{CancelDatagrams, Datagrams};
+        use Operation::{CancelDatagrams, Datagrams, File};
         let connections = [Doorbell, Accept, CancelAccept, Receive, Send, Cancel];
-        for operation in connections.into_iter().chain([Datagrams, CancelDatagrams]) {
+        for operation in connections.into_iter().chain([Datagrams, CancelDatagrams, File]) {
             let token = Token::new(operation, u32::MAX as usize);
             assert_eq!(Token::from_user_data(token.to_user_data()), token);
         }

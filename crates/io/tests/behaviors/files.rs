@@ -12,18 +12,18 @@ use crate::FilesDoor;
 use crate::bench::{Bench, pattern};
 
 crate::behaviors! {
-    what_is_written_is_read_back: epoll memory;
-    a_file_is_found_by_its_name_only: epoll memory;
-    a_rename_replaces_and_an_unlinked_file_lives_while_it_is_open: epoll memory;
-    a_file_that_is_open_for_reading_is_not_written: epoll memory;
-    allocated_space_reads_as_zeros: epoll memory;
-    direct_reads_and_writes_go_through_aligned_memory: epoll memory;
-    many_operations_are_in_flight_and_each_comes_back_once: epoll memory;
-    operations_in_flight_end_with_their_io: epoll memory;
-    a_file_is_used_through_two_backends: epoll memory;
-    a_wait_ends_when_an_operation_is_done: epoll;
-    an_operation_on_a_file_is_no_wake_of_another_thread: epoll memory;
-    files_that_refuse_direct_io_use_the_page_cache_and_it_is_said_once: epoll;
+    what_is_written_is_read_back: epoll uring memory;
+    a_file_is_found_by_its_name_only: epoll uring memory;
+    a_rename_replaces_and_an_unlinked_file_lives_while_it_is_open: epoll uring memory;
+    a_file_that_is_open_for_reading_is_not_written: epoll uring memory;
+    allocated_space_reads_as_zeros: epoll uring memory;
+    direct_reads_and_writes_go_through_aligned_memory: epoll uring memory;
+    many_operations_are_in_flight_and_each_comes_back_once: epoll uring memory;
+    operations_in_flight_end_with_their_io: epoll uring memory;
+    a_file_is_used_through_two_backends: epoll uring memory;
+    a_wait_ends_when_an_operation_is_done: epoll uring;
+    an_operation_on_a_file_is_no_wake_of_another_thread: epoll uring memory;
+    files_that_refuse_direct_io_use_the_page_cache_and_it_is_said_once: epoll uring;
 }
 
 /// A block of the file system: aligned for any disk.

@@ -57,6 +57,14 @@ impl FilesDoor for EpollDoor {
     fn share(_io: &mut Epoll, _shelf: &Shelf) {}
 }
 
+impl FilesDoor for UringDoor {
+    fn folder(_io: &mut Uring) -> (FolderHandle, Shelf) {
+        machine_folder()
+    }
+
+    fn share(_io: &mut Uring, _shelf: &Shelf) {}
+}
+
 impl FilesDoor for MemoryDoor {
     fn folder(io: &mut Memory) -> (FolderHandle, Shelf) {
         let disk = Disk::new(1, &ManualClock::new(0));

@@ -1,4 +1,5 @@
-//! Running out of descriptors: clients wait, the server does not spin, and goes on by itself.
+//! Running out of descriptors: clients wait, operations on files fail, the server does not spin,
+//! and goes on by itself.
 //!
 //! Alone in its process, because the limit is the process's.
 
@@ -7,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use kachel_io::{ACCEPT_RETRY_NS, Epoll, Event, Io, Limits, Uring, Wait, listener};
+use kachel_io::{FileError, FileOperation, FileWork, Files, FolderHandle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn accepted(events: &[Event]) -> usize {
@@ -45,8 +47,34 @@ fn clients_wait_until_a_descriptor_is_free(mut io: impl Io) {
     clients.clear();
 }
 
+/// Syncs a folder, with the first operation on files of the backend or a later one.
+fn sync_folder(io: &mut impl Files, folder: &FolderHandle) -> Result<usize, FileError> {
+    let mut operation = FileOperation::new(1);
+    operation.work = FileWork::SyncFolder { folder: folder.clone() };
+    io.submit(operation).expect("there is room");
+    let mut events = Vec::new();
+    while events.is_empty() {
+        io.poll(Wait::Forever, &mut events).unwrap();
+    }
+    let [Event::FileDone { operation }] = &events[..] else { panic!("{events:?}") };
+    operation.result()
+}
+
+fn an_operation_fails_while_its_threads_cannot_start(mut io: Epoll) {
+    let place = tempfile::tempdir().unwrap();
+    let folder = std::fs::File::open(place.path()).unwrap();
+    let folder = FolderHandle::new(folder.into(), "a folder");
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
+    let failed = sync_folder(&mut io, &folder);
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert_eq!(failed.unwrap_err().raw_os_error(), libc::EMFILE);
+    assert_eq!(sync_folder(&mut io, &folder), Ok(0), "the next one starts them");
+}
+
 #[test]
-fn clients_wait_until_a_descriptor_is_free_with_either_backend() {
+fn clients_wait_and_files_fail_until_a_descriptor_is_free() {
+    an_operation_fails_while_its_threads_cannot_start(Epoll::new(Limits::default()).unwrap());
     clients_wait_until_a_descriptor_is_free(Epoll::new(Limits::default()).unwrap());
     match Uring::new(Limits::default()) {
         Ok(uring) => clients_wait_until_a_descriptor_is_free(uring),

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::time::Instant;
 
 use kachel_io::{
     AlignedBuffer, FILE_OPERATIONS_MAX, FileError, FileHandle, FileName, FileOperation, FileWork,
@@ -9,7 +10,7 @@ use kachel_io::{
 };
 
 use crate::FilesDoor;
-use crate::bench::{Bench, pattern};
+use crate::bench::{Bench, PATIENCE, pattern};
 
 crate::behaviors! {
     what_is_written_is_read_back: epoll uring memory;
@@ -22,6 +23,7 @@ crate::behaviors! {
     operations_in_flight_end_with_their_io: epoll uring memory;
     a_file_is_used_through_two_backends: epoll uring memory;
     a_wait_ends_when_an_operation_is_done: epoll uring;
+    polls_that_do_not_wait_report_operations: epoll uring memory;
     an_operation_on_a_file_is_no_wake_of_another_thread: epoll uring memory;
     files_that_refuse_direct_io_use_the_page_cache_and_it_is_said_once: epoll uring;
 }
@@ -280,14 +282,30 @@ fn a_file_is_used_through_two_backends<D: FilesDoor>(mut bench: Bench<D>) {
 }
 
 fn a_wait_ends_when_an_operation_is_done<D: FilesDoor>(mut bench: Bench<D>) {
+    sync_often(&mut bench, Wait::AtMostNs(PATIENCE.as_nanos() as u64));
+    // Also if the wait may go on for more events.
+    let limits = Limits { slack_us: 100, ..Limits::default() };
+    let mut bench = Bench::<D>::open(limits).expect("one could be opened before");
+    sync_often(&mut bench, Wait::AtMostNs(PATIENCE.as_nanos() as u64));
+}
+
+fn polls_that_do_not_wait_report_operations<D: FilesDoor>(mut bench: Bench<D>) {
+    sync_often(&mut bench, Wait::Now);
+}
+
+/// Syncs a file again and again, each time with polls of this wait.
+fn sync_often<D: FilesDoor>(bench: &mut Bench<D>, wait: Wait) {
     let (folder, _shelf) = D::folder(&mut bench.io);
-    let file = create(&mut bench, &folder, "a");
-    for _ in 0..50 {
+    let file = create(bench, &folder, "a");
+    for number in 0..50 {
+        write(bench, &file, number, b"x", false).unwrap();
         let mut operation = FileOperation::new(1);
         operation.work = FileWork::Sync { file: file.clone() };
         bench.io.submit(operation).expect("there is room");
+        let start = Instant::now();
         while bench.log.files.is_empty() {
-            bench.poll(Wait::Forever);
+            bench.poll(wait);
+            assert!(start.elapsed() < PATIENCE / 2, "no poll reports the operation");
         }
         bench.log.files.clear();
     }

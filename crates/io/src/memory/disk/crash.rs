@@ -27,6 +27,7 @@ enum Fate {
 /// How alike the fates of a file's sectors are.
 #[derive(Clone, Copy)]
 enum Mood {
+    /// All have this fate; if they are kept, in their last versions.
     All(Fate),
     /// Aligned runs of this number of sectors share a fate.
     Runs(u64),
@@ -63,7 +64,10 @@ impl DiskFile {
                 }
             };
             let old = self.durable(media, sector);
-            let version = dice.one_of(&versions);
+            let version = match mood {
+                Mood::All(_) => *versions.last().expect("a pending sector has a version"),
+                Mood::Runs(_) => dice.one_of(&versions),
+            };
             match fate {
                 Fate::Dropped => {
                     counts.sectors_dropped += 1;

@@ -196,7 +196,7 @@ fn a_watcher_gets_the_lines_of_requests_over_udp() {
         }
         let tcp = world.connect();
         let told = world.ask(&tcp, b"stats detail dump\r\n");
-        assert!(told.starts_with(b"PREFIX p get 2 hit 1 set 1 del "), "{}", told.escape_ascii());
+        assert!(told.starts_with(b"PREFIX p get 2 hit 1 set 2 del "), "{}", told.escape_ascii());
     }
 }
 

@@ -121,7 +121,7 @@ impl Log {
         let share = pool.fair_share();
         Self {
             options,
-            owned: Owned::with_capacity(share),
+            owned: Owned::with_capacity(2 * share), // Others may own fewer than their shares.
             open: OpenSegments::new(share),
             queues: Queues::new(options.evict, pool.segment_shift),
             spare,

@@ -168,6 +168,7 @@ impl Arrivals {
 
     /// Makes the clients at the front of the run queue ready, as many as the tick is expected to
     /// have time for (`work`, W1).
+    #[inline]
     pub(crate) fn take_turns<P: ReadValue>(
         &mut self,
         context: &Context,
@@ -175,6 +176,18 @@ impl Arrivals {
         sweep: u32,
     ) {
         self.turns_from = self.ready.len();
+        if !clients.run_queue.is_empty() {
+            self.take_queued(context, clients, sweep);
+        }
+    }
+
+    #[cold]
+    fn take_queued<P: ReadValue>(
+        &mut self,
+        context: &Context,
+        clients: &mut Clients<P>,
+        sweep: u32,
+    ) {
         let budget_bytes = tick_budget_bytes(self.ready.len() + clients.run_queue.len());
         let mut expected = 0;
         while expected < budget_bytes

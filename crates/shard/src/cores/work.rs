@@ -99,11 +99,11 @@ impl TickWork {
         self.done_bytes >= self.budget_bytes
     }
 
-    /// Whether no more requests are carried out in this tick, not even those of turns that were
-    /// begun.
+    /// The work that turns which were begun may still do. At 0 no more requests are carried out in
+    /// this tick.
     #[inline]
-    pub(crate) const fn is_over(&self) -> bool {
-        self.done_bytes >= 2 * self.budget_bytes
+    pub(crate) const fn left_bytes(&self) -> u64 {
+        (2 * self.budget_bytes).saturating_sub(self.done_bytes)
     }
 }
 

@@ -201,6 +201,10 @@ impl<'b> Batch<'b> {
         self.staged.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.staged.len()
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.staged.is_full()
     }

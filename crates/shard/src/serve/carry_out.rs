@@ -29,8 +29,9 @@ pub(crate) struct CarryingOut<'a, E: Engine> {
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) records: &'a mut Records<E>,
     pub(crate) core: &'a mut Core,
-    /// Whether no more requests are carried out in this tick (`work`, W1).
-    pub(crate) is_over: bool,
+    /// The work that this tick may still do (`work`, W1). Only that of the engine is subtracted
+    /// here.
+    pub(crate) left_bytes: u64,
 }
 
 /// Why a staged request cannot be carried out now.
@@ -55,7 +56,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         guess: Option<GuessOf<E>>,
     ) {
         let connection = ready.connection;
-        if ready.is_worked_out() || self.is_over {
+        if ready.is_worked_out() || self.left_bytes == 0 {
             return self.rewind(ready, staged, Blocked::Turn); // work, W1
         }
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
@@ -126,6 +127,7 @@ impl<E: Engine> CarryingOut<'_, E> {
             }
             if work_bytes > 0 {
                 ready.work_bytes += work_bytes;
+                self.left_bytes = self.left_bytes.saturating_sub(work_bytes);
                 held.release_worked_out(staged.owner);
             }
             return Ok(());

@@ -58,6 +58,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     fn all<I: Io>(&mut self, turns_from: usize, inputs: &Inputs<'b, I>) {
         let ready = self.ready.len();
         debug_assert!(turns_from <= ready, "a position among the ready connections");
+        if ready == 1 {
+            return self.connection(0, inputs.of(&self.ready[0])); // There is nobody to be before.
+        }
         for index in 0..turns_from {
             let input = inputs.of(&self.ready[index]);
             if self.tick.is_first(input.len()) {

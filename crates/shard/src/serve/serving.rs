@@ -562,7 +562,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             false => ReadGuesses::NONE,
         };
         let Serving { context, clients, records, core, .. } = on;
-        let mut carrying_out = CarryingOut { context, clients, records, core, is_over: false };
+        let left_bytes = self.tick.left_bytes();
+        let mut carrying_out = CarryingOut { context, clients, records, core, left_bytes };
         for (place, staged) in self.batch.iter().enumerate() {
             let ready = &mut self.ready[staged.ready as usize];
             debug_assert!(
@@ -570,12 +571,11 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 "I2: rewound to the first request that waits"
             );
             if !ready.ended {
-                let before = ready.work_bytes;
-                carrying_out.is_over = self.tick.is_over();
                 carrying_out.carry_out(&mut held, ready, &self.batch, staged, guesses.at(place));
-                self.tick.count(ready.work_bytes - before);
             }
         }
+        let engine_bytes = left_bytes - carrying_out.left_bytes;
+        self.tick.count(engine_bytes + self.batch.len() as u64 * REQUEST_BYTES);
         if !readers.is_empty() {
             self.on.core.end_round(); // beside, B1
         }

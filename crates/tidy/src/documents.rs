@@ -113,7 +113,7 @@ fn resolve(document: &str, target: &str) -> String {
 
 /// The code map's headings (`### crates/x`) are the workspace's members, in their order.
 fn check_code_map(tree: &Tree, report: &mut Report) {
-    let path = "ARCHITECTURE.md";
+    let path = "docs/internals/crates.md";
     let (Some(map), Some(manifest)) = (tree.text(path), tree.text("Cargo.toml")) else { return };
     let headings: Vec<String> = map
         .lines()
@@ -196,8 +196,8 @@ mod tests {
 
     #[test]
     fn a_code_map_that_is_not_the_workspace_is_found() {
-        assert_eq!(whats("ARCHITECTURE.md", "### crates/a\n### crates/b\n"), [""; 0]);
-        assert_eq!(whats("ARCHITECTURE.md", "### crates/b\n### crates/a\n").len(), 1);
-        assert_eq!(whats("ARCHITECTURE.md", "### crates/a\n").len(), 1);
+        assert_eq!(whats("docs/internals/crates.md", "### crates/a\n### crates/b\n"), [""; 0]);
+        assert_eq!(whats("docs/internals/crates.md", "### crates/b\n### crates/a\n").len(), 1);
+        assert_eq!(whats("docs/internals/crates.md", "### crates/a\n").len(), 1);
     }
 }

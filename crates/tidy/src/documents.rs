@@ -1,5 +1,5 @@
-//! Paths and functions that the documents name exist. The code map has the order of the crates. No
-//! two rows of hostile inputs have the same number.
+//! Paths and functions that the documents name exist. The crates are described in their order.
+//! ARCHITECTURE.md is short. No two rows of hostile inputs have the same number.
 //!
 //! Upstream:   README.md, ARCHITECTURE.md, STYLE.md and everything under docs.
 //! Downstream: nothing.
@@ -29,6 +29,10 @@ const FOLDERS: [&str; 10] = [
     "hw/",
     "web/",
 ];
+
+/// The most bytes of ARCHITECTURE.md, because a new engineer reads it first. Details belong to
+/// docs/internals.
+const ARCHITECTURE_BYTES_MAX: usize = 20_000;
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
     let (mut paths, mut names) = (0, 0);
@@ -70,7 +74,12 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
             }
         }
     }
-    check_code_map(tree, report);
+    let length = tree.text("ARCHITECTURE.md").unwrap_or_default().len();
+    if length > ARCHITECTURE_BYTES_MAX {
+        let what = format!("has {length} bytes, at most {ARCHITECTURE_BYTES_MAX} are allowed");
+        report.find(RULE, "ARCHITECTURE.md", 0, what);
+    }
+    check_described_crates(tree, report);
     check_row_numbers(tree, report);
     report.looked("paths in documents", paths);
     report.looked("names in documents", names);
@@ -111,8 +120,8 @@ fn resolve(document: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// The code map's headings (`### crates/x`) are the workspace's members, in their order.
-fn check_code_map(tree: &Tree, report: &mut Report) {
+/// The headings of the page on crates (`### crates/x`) are the workspace's members, in their order.
+fn check_described_crates(tree: &Tree, report: &mut Report) {
     let path = "docs/internals/crates.md";
     let (Some(map), Some(manifest)) = (tree.text(path), tree.text("Cargo.toml")) else { return };
     let headings: Vec<String> = map
@@ -123,10 +132,10 @@ fn check_code_map(tree: &Tree, report: &mut Report) {
         .collect();
     let members = array(manifest, "workspace", "members");
     if headings != members {
-        let what = format!("the code map lists {headings:?}, the workspace {members:?}");
+        let what = format!("it describes {headings:?}, the workspace has {members:?}");
         report.find(RULE, path, 0, what);
     }
-    report.looked("rooms on the code map", headings.len());
+    report.looked("crates described", headings.len());
 }
 
 /// Rows of the list of hostile inputs begin with a number (`A11`), and no two with the same one.
@@ -195,7 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn a_code_map_that_is_not_the_workspace_is_found() {
+    fn an_architecture_that_is_too_long_is_found() {
+        assert_eq!(whats("ARCHITECTURE.md", &"x".repeat(ARCHITECTURE_BYTES_MAX)), [""; 0]);
+        assert_eq!(whats("ARCHITECTURE.md", &"x".repeat(ARCHITECTURE_BYTES_MAX + 1)).len(), 1);
+    }
+
+    #[test]
+    fn described_crates_that_are_not_the_workspace_are_found() {
         assert_eq!(whats("docs/internals/crates.md", "### crates/a\n### crates/b\n"), [""; 0]);
         assert_eq!(whats("docs/internals/crates.md", "### crates/b\n### crates/a\n").len(), 1);
         assert_eq!(whats("docs/internals/crates.md", "### crates/a\n").len(), 1);

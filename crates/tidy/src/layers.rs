@@ -1,12 +1,14 @@
 //! The layer map: which crate may import which, and the order in which they stand.
 //!
-//! Upstream:   the manifests.
+//! Upstream:   the manifests, and the table of crates in ARCHITECTURE.md.
 //! Downstream: nothing.
 //!
 //! Invariants:
 //! - I1  [`ROOMS`] has the order in which a request passes the crates; the workspace's members have
 //!   the same order.
 //! - I2  An import that is not in [`ROOMS`] fails. Dev-dependencies do not count.
+//! - I3  The table of crates in ARCHITECTURE.md has a row for each member, in their order, with the
+//!   imports that [`ROOMS`] allows.
 
 use crate::manifest::{array, entries};
 use crate::{Report, Tree};
@@ -49,7 +51,8 @@ const ROOMS: [(&str, &[&str]); 27] = [
 ];
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
-    check_members(tree, report);
+    let members = check_members(tree, report);
+    check_table(tree, &members, report);
     let (mut edges, mut development) = (0, 0);
     for folder in tree.crates() {
         let path = format!("crates/{folder}/Cargo.toml");
@@ -101,12 +104,13 @@ fn check_name(folder: &str, path: &str, rest: &str, report: &mut Report) {
     }
 }
 
-/// The workspace's members are all folders of crates, in the order of [`ROOMS`] (I1).
-fn check_members(tree: &Tree, report: &mut Report) {
+/// The workspace's members are all folders of crates, in the order of [`ROOMS`] (I1). Returns the
+/// members.
+fn check_members(tree: &Tree, report: &mut Report) -> Vec<String> {
     let path = "Cargo.toml";
     let Some(text) = tree.text(path) else {
         report.find(RULE, path, 0, "the workspace's manifest is missing");
-        return;
+        return Vec::new();
     };
     let members = array(text, "workspace", "members");
     let members: Vec<&str> = members.iter().filter_map(|m| m.strip_prefix("crates/")).collect();
@@ -120,6 +124,32 @@ fn check_members(tree: &Tree, report: &mut Report) {
         }
     }
     report.looked("crates", members.len());
+    members.into_iter().map(str::to_owned).collect()
+}
+
+/// The table of crates has a row for each of `members`, with the imports of [`ROOMS`] (I3).
+fn check_table(tree: &Tree, members: &[String], report: &mut Report) {
+    let path = "ARCHITECTURE.md";
+    let Some(text) = tree.text(path) else { return };
+    let mut rows = Vec::new();
+    for (line, row) in (1..).zip(text.lines()) {
+        let Some((name, row)) = row.strip_prefix("| `crates/").and_then(|r| r.split_once("` |"))
+        else {
+            continue;
+        };
+        let imports = row.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
+        let imports: Vec<&str> = imports.split('`').skip(1).step_by(2).collect();
+        rows.push(name);
+        let Some((_, allowed)) = ROOMS.iter().find(|(room, _)| *room == name) else { continue };
+        if imports != *allowed {
+            report.find(RULE, path, line, format!("{name} may import {allowed:?}"));
+        }
+    }
+    if rows != members {
+        let what = format!("the table of crates has {rows:?}, the workspace {members:?}");
+        report.find(RULE, path, 0, what);
+    }
+    report.looked("rows in the table of crates", rows.len());
 }
 
 #[cfg(test)]
@@ -178,6 +208,18 @@ mod tests {
         let found = whats(&wrong);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("order") && found[1].contains("crates/table is not a member"));
+    }
+
+    #[test]
+    fn a_table_of_crates_that_is_not_the_map_is_found() {
+        let found = |rows: &str| whats(&house("").with("ARCHITECTURE.md", rows));
+        let (io, net) = ("| `crates/io` | x | |\n", "| `crates/net` | `x` | `io`, `wire` |\n");
+        let table = "| `crates/table` | x | |\n";
+        assert_eq!(found(&format!("{io}{net}{table}")), [""; 0]);
+        assert!(found(&format!("{net}{io}{table}"))[0].contains("the table of crates"));
+        assert!(found(&format!("{io}{net}"))[0].contains("the table of crates"));
+        let wrong = "| `crates/net` | x | `io` |\n";
+        assert_eq!(found(&format!("{io}{wrong}{table}")), [r#"net may import ["io", "wire"]"#]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!    |                                            ^
 //!    |   pause(Record)                             | note_record
 //!    +-----------------------------------> Record -+
-//!    |   pause(Turn)                               | note_turn
+//!    |   pause(Turn)                               | take_turn, while it is full
 //!    +-----------------------------------> Turn ---+
 //!    |   wait_with_login                           | note_login_turn
 //!    +-----------------------------------> Login --+
@@ -405,11 +405,22 @@ impl Connection {
         matches!(self.waiting, Waiting::Turn)
     }
 
-    /// Notes that the turn of a connection that waits for it has come. The connection is still
-    /// paused, but as [`Waiting::Reader`]: it may be resumed at once unless it is full.
-    pub fn note_turn(&mut self) {
+    /// Ends the wait for a turn, so that requests are served again. If the connection is full, it
+    /// goes on waiting, for its client ([`Waiting::Reader`]). Returns whether requests are served.
+    ///
+    /// The time limit of an incomplete request goes on, unless receiving was stopped meanwhile: the
+    /// client could send the rest.
+    pub fn take_turn(&mut self, sweep: u32) -> bool {
         assert!(self.awaits_turn(), "its turn comes because it waits");
         self.waiting = Waiting::Reader;
+        let is_served = self.may_resume();
+        if is_served {
+            self.waiting = Waiting::Nothing;
+            if self.receiving_stopped {
+                self.input.wait_from(sweep);
+            }
+        }
+        is_served
     }
 
     /// Notes that there are records again. The connection is still paused, but as
@@ -440,8 +451,8 @@ impl Connection {
     }
 
     /// Whether a paused connection may be resumed: its wait is over, and it is not full. The wait
-    /// for a record is over only after [`Self::note_record`], that for a turn after
-    /// [`Self::note_turn`], that of a login after [`Self::note_login_turn`].
+    /// for a record is over only after [`Self::note_record`], that of a login after
+    /// [`Self::note_login_turn`]. The wait for a turn ends by [`Self::take_turn`].
     pub fn may_resume(&self) -> bool {
         let is_over = match self.waiting {
             Waiting::Nothing | Waiting::Record | Waiting::Turn | Waiting::Login => false,

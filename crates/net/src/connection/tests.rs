@@ -40,9 +40,7 @@ fn each_wait_ends_with_its_own_cause() {
 
     assert!(open.pause(Waiting::Turn));
     assert!(open.awaits_turn() && !open.may_resume(), "only its turn wakes it");
-    open.note_turn();
-    assert!(open.is_paused() && open.may_resume());
-    open.resume(NOW);
+    assert!(open.take_turn(NOW) && !open.is_paused());
 
     assert!(open.pause(Waiting::Record));
     assert!(open.awaits_record() && !open.may_resume(), "only a record wakes it");
@@ -60,8 +58,7 @@ fn a_connection_that_waits_for_its_turn_receives_until_it_keeps_much() {
     open.input.append(&[b'x'; WAITING_INPUT_BYTES_MAX / 2], Vec::new);
     assert_eq!(open.set_receiving(), Some(true));
     assert_eq!(open.set_receiving(), None, "it has stopped");
-    open.note_turn();
-    open.resume(NOW);
+    assert!(open.take_turn(NOW));
     assert_eq!(open.set_receiving(), Some(false));
     open.pause(Waiting::Reader);
     open.input.clear();

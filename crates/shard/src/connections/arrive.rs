@@ -193,14 +193,13 @@ impl Arrivals {
         while expected < budget_bytes
             && let Some(client) = clients.run_queue.pop()
         {
-            let open = clients.connections.get_mut(client).expect("run_queue, Q1");
+            let open = clients.connections.get_mut(client).filter(|open| open.awaits_turn());
+            let Some(open) = open else { continue }; // run_queue, Q1: it is gone.
             context.counters.resumptions.add(1);
-            open.note_turn();
-            if open.may_resume() {
+            if open.take_turn(sweep) {
                 let input_bytes = open.input().byte_count();
                 expected +=
                     expected_bytes(input_bytes, context.shared.options.plain.requests_per_tick);
-                open.resume(sweep);
                 open.set_ready(Ready::add(&mut self.ready, client, None));
             }
         }

@@ -166,7 +166,7 @@ impl Datagrams {
         let datagrams_max = context.shared.options.udp.reply_datagrams_max;
         let mut open = std::mem::take(&mut clients.exchanges);
         open.retain(|&exchange| {
-            let Clients { connections, slots, blocks, run_queue, .. } = clients;
+            let Clients { connections, slots, blocks, .. } = clients;
             let reply = connections.exchanges.reply(io, exchange, datagrams_max, (blocks, slots));
             let ReplyState::Sent { bytes, is_too_long } = reply else {
                 narrow(context, clients, exchange);
@@ -177,9 +177,6 @@ impl Datagrams {
             counters.udp_too_long.add(u64::from(is_too_long));
             if let Some(ended) = connections.get(exchange) {
                 refund_all(context, ended);
-                if ended.awaits_turn() {
-                    run_queue.forget(exchange);
-                }
             }
             connections.exchanges.end(exchange);
             false

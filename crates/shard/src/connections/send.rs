@@ -67,11 +67,8 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             self.context.log_closed(connection, reason);
             watching::end(self.context, self.engines, self.clients, connection);
         }
-        let Clients { connections, slots, blocks, run_queue, login_turns, .. } = self.clients;
+        let Clients { connections, slots, blocks, login_turns, .. } = self.clients;
         let Some(mut closed) = connections.close(connection) else { return };
-        if closed.awaits_turn() {
-            run_queue.forget(connection);
-        }
         if let Some(turn) = closed.give_up_login_turn() {
             self.context.change_attempts(|attempts| attempts.leave(turn));
         } else if closed.awaits_login_turn()

@@ -10,11 +10,11 @@
 //!
 //! Invariants:
 //! - W1  No request of a client is begun in a turn whose work has reached `TURN_BYTES_MAX`, and
-//!   none of any client in a tick whose work has reached twice its budget (`tick_budget_bytes`). A
-//!   turn is what a tick serves of one connection or exchange; commands before a login count, too.
-//!   A client whose turn has ended, or has not come, joins the run queue. In a tick, new input that
-//!   is short comes first, for half of the budget; then the clients that the tick took off the run
-//!   queue; then other new input.
+//!   none of any client in a tick whose work has reached twice its budget (`tick_budget_bytes`) and
+//!   a turn. A turn is what a tick serves of one connection or exchange; commands before a login
+//!   count, too. A client whose turn has ended, or has not come, joins the run queue. In a tick,
+//!   new input that is short comes first, for half of the budget; then the clients that the tick
+//!   took off the run queue, the first of them in any case; then other new input.
 //! - W2  No request is begun in a hold of an engine whose work has reached `HOLD_BYTES_MAX`: the
 //!   core releases the engine, and takes it again for the next request. The requests that others
 //!   have parked have a bound of the same size for themselves.
@@ -103,7 +103,7 @@ impl TickWork {
     /// this tick.
     #[inline]
     pub(crate) const fn left_bytes(&self) -> u64 {
-        (2 * self.budget_bytes).saturating_sub(self.done_bytes)
+        (2 * self.budget_bytes + TURN_BYTES_MAX).saturating_sub(self.done_bytes)
     }
 }
 

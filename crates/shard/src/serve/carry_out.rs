@@ -85,7 +85,10 @@ impl<E: Engine> CarryingOut<'_, E> {
         (ready.ended, ready.offset) = (true, staged.start);
         let Self { context, clients, records, .. } = self;
         match blocked {
-            Blocked::Turn => clients.await_turn(context, connection, Join::Back),
+            Blocked::Turn => {
+                let join = if ready.work_bytes == 0 { Join::Front } else { Join::Back };
+                clients.await_turn(context, connection, join);
+            }
             Blocked::Reader => clients.pause(context, connection, Waiting::Reader),
             Blocked::Record(none) => clients.pause_for_record(context, records, connection, none),
         }

@@ -59,25 +59,26 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let ready = self.ready.len();
         debug_assert!(turns_from <= ready, "a position among the ready connections");
         if ready == 1 {
-            return self.connection(0, inputs.of(&self.ready[0])); // There is nobody to be before.
+            return self.connection(0, inputs.of(&self.ready[0]), true); // It is alone.
         }
         for index in 0..turns_from {
             let input = inputs.of(&self.ready[index]);
             if self.tick.is_first(input.len()) {
-                self.connection(index, input);
+                self.connection(index, input, false);
             }
         }
         for index in turns_from..ready {
-            if self.tick.is_spent() {
+            let is_first = index == turns_from; // It has its turn in any case (W1).
+            if !is_first && self.tick.is_spent() {
                 // The last one joins the front first, so they keep their order.
                 (index..ready).rev().for_each(|index| self.queue(index, Join::Front));
                 break;
             }
-            self.connection(index, inputs.of(&self.ready[index]));
+            self.connection(index, inputs.of(&self.ready[index]), is_first);
         }
         for index in 0..turns_from {
             if !self.ready[index].has_begun {
-                self.connection(index, inputs.of(&self.ready[index]));
+                self.connection(index, inputs.of(&self.ready[index]), false);
             }
         }
     }

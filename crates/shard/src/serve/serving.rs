@@ -106,8 +106,8 @@ enum Next {
 
 impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Serves one connection until its input is used up, its next request is incomplete, or the
-    /// connection must wait.
-    pub(super) fn connection(&mut self, index: usize, input: &'b [u8]) {
+    /// connection must wait. With `is_turn` it has its turn although the tick may be spent.
+    pub(super) fn connection(&mut self, index: usize, input: &'b [u8], mut is_turn: bool) {
         debug_assert!(self.ready[index].offset == 0, "a connection is served once a tick");
         self.ready[index].input_bytes = input.len();
         self.ready[index].has_begun = true;
@@ -122,7 +122,6 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             self.prepare(index, connection, input); // upload, I4
             return;
         }
-        let mut is_turn = false;
         loop {
             if self.batch.is_full() {
                 self.run();
@@ -196,7 +195,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             return Next::Later;
         };
         if open.login().is_some() {
-            if !self.ready[index].is_worked_out() {
+            if !(self.ready[index].is_worked_out() || self.tick.left_bytes() == 0) {
                 self.count_unstaged(index, self.on.login_bytes());
                 return self.log_in(index, connection_of(connection), rest);
             }
@@ -457,14 +456,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                     self.wait_for_record(index, none);
                     return false;
                 }
-                self.advance(index, line_bytes);
+                self.advance_unstaged(index, line_bytes);
                 self.skip(connection, (value_bytes + request.value_end().len()) as u64);
             }
             return true;
         }
         if value_bytes > INLINE_VALUE_BYTES_MAX {
             if self.settled() {
-                self.advance(index, line_bytes);
+                self.advance_unstaged(index, line_bytes);
                 let line = &rest[..line_bytes];
                 self.on.values().begin(connection_of(connection), request, line, value_bytes);
             }
@@ -479,7 +478,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let block = &rest[line_bytes..text_bytes];
         if !(end.is_empty() || block.ends_with(b"\r\n")) {
             if self.settled() {
-                self.advance(index, text_bytes);
+                self.advance_unstaged(index, text_bytes);
                 if !request.is_noreply() {
                     self.on.clients.text(connection, Reply::BadDataChunk.bytes());
                 }

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use kachel_cache::MAINTENANCE_BYTES_MAX;
 use kachel_io::FarEnd;
+use kachel_net::{ClientLimits, USERS_KEY_BYTES, Users};
 use kachel_shard::{HOLD_BYTES_MAX, PlainOptions, TICK_BYTES_MAX, TURN_BYTES_MAX};
 use kachel_testkit::{World, WorldOptions};
 
@@ -67,7 +68,8 @@ fn attack(world: &mut World, requests: &str) {
 }
 
 /// Asks again and again while neighbors keep the server busy, and checks that each question is
-/// answered at once, that a tick does at most twice `tick_bytes`, and that a hold is bounded.
+/// answered at once, that a tick does at most twice `tick_bytes` and a turn, and that a hold is
+/// bounded.
 /// `read` reads the replies of the neighbors.
 fn be_victim(world: &mut World, name: &str, tick_bytes: u64, read: &mut dyn FnMut()) {
     let victim = world.connect();
@@ -85,7 +87,8 @@ fn be_victim(world: &mut World, name: &str, tick_bytes: u64, read: &mut dyn FnMu
     let tick = most(world, |counters| &counters.longest_tick_bytes);
     let hold = most(world, |counters| &counters.longest_hold_bytes);
     assert!(hold <= 2 * HOLD_BYTES_MAX + REQUEST_BYTES_MAX, "{name}: {hold} bytes in a hold");
-    assert!(tick <= 2 * tick_bytes + REQUEST_BYTES_MAX, "{name}: {tick} in {ticks} ticks");
+    let most = 2 * tick_bytes + TURN_BYTES_MAX + REQUEST_BYTES_MAX;
+    assert!(tick <= most, "{name}: {tick} in {ticks} ticks");
 }
 
 #[test]
@@ -225,4 +228,90 @@ fn upkeep_of_long_values_holds_an_engine_for_bounded_work() {
         assert_eq!(world.pool.books().free_blocks, 0, "all blocks came back");
         world.audit();
     }
+}
+
+/// Requests that are answered without an engine count as well, and before a login, too.
+#[test]
+fn a_tick_is_bounded_whatever_its_requests_are() {
+    let most = (2 * TICK_BYTES_MAX + TURN_BYTES_MAX) as usize / 2048;
+    for (asks_login, request, reply) in [
+        (false, "no\r\n", "ERROR\r\n"),
+        (true, "no\r\n", "CLIENT_ERROR unauthenticated\r\n"),
+        (false, "set k 0 0 1\r\nxyz", "CLIENT_ERROR bad data chunk\r\n"),
+        (false, "set k 0 0 99999999\r\n", "SERVER_ERROR object too large for cache\r\n"),
+    ] {
+        let mut world = World::new(WorldOptions { asks_login, ..options(1) });
+        let users = Users::read(b"alice:secret\n", [3; USERS_KEY_BYTES]).expect("a good file");
+        world.shared.set_users(users);
+        let clients: Vec<_> = (0..240).map(|_| world.connect()).collect();
+        world.settle();
+        clients.iter().for_each(|client| client.write(request.repeat(700).as_bytes()));
+        for _ in 0..5 {
+            world.turn();
+            let replies = clients.iter().map(|client| client.read().len() / reply.len());
+            let replies: usize = replies.sum();
+            assert!(replies <= most, "{request}: {replies} replies in a tick, at most {most}");
+        }
+    }
+}
+
+/// The fault: the short input used up each tick, and the client stayed at the front of the queue.
+#[test]
+fn a_client_that_waits_has_its_turn_beside_one_that_sends_short_input() {
+    let mut world = world(1);
+    let (client, other) = (world.connect(), world.connect());
+    world.settle();
+    client.write("mn\r\n".repeat(REQUESTS).as_bytes());
+    let mut served = 0;
+    for _ in 0..2 * REQUESTS / 128 + 4 {
+        other.write("mn\r\n".repeat(128).as_bytes());
+        world.turn();
+        served += client.read().len();
+        drop(other.read());
+    }
+    assert_eq!(served, REQUESTS * MN_BYTES);
+}
+
+/// The fault: each turn began the time of the line anew.
+#[test]
+fn the_time_of_a_line_goes_on_while_its_client_waits_for_its_turn() {
+    let limits = ClientLimits { line_s: 3, ..ClientLimits::default() };
+    let mut world = World::new(WorldOptions { limits, ..options(1) });
+    let slow = world.connect();
+    let neighbors: Vec<_> = (0..20).map(|_| world.connect()).collect();
+    world.settle();
+    slow.write(format!("get {}", "k ".repeat(1_500)).as_bytes());
+    let mut seconds = 0;
+    while !slow.is_closed() && seconds < 30 {
+        for _ in 0..3 {
+            let requests = "mn\r\n".repeat(REQUESTS);
+            neighbors.iter().for_each(|neighbor| neighbor.write(requests.as_bytes()));
+            slow.write(b"k ");
+            (0..TURNS_OF_A_REPLY).for_each(|_| world.turn());
+            neighbors.iter().for_each(|neighbor| drop(neighbor.read()));
+        }
+        world.clock.advance_s(1);
+        seconds += 1;
+    }
+    assert!(seconds < 10, "it was closed after {seconds} s");
+}
+
+#[test]
+fn clients_that_end_while_they_wait_for_their_turn_leave_nothing() {
+    let mut world = world(1);
+    let clients: Vec<_> = (0..200).map(|_| world.connect()).collect();
+    world.settle();
+    clients.iter().for_each(|client| client.write("mn\r\n".repeat(REQUESTS).as_bytes()));
+    world.turn();
+    let (resets, finished) = clients.split_at(100);
+    resets.iter().for_each(FarEnd::reset);
+    finished.iter().for_each(FarEnd::finish);
+    world.turn();
+    let later: Vec<_> = (0..100).map(|_| world.connect()).collect();
+    later.iter().for_each(|client| client.write("mn\r\n".repeat(REQUESTS).as_bytes()));
+    world.settle();
+    for client in finished.iter().chain(&later) {
+        assert_eq!(client.read().len(), REQUESTS * MN_BYTES);
+    }
+    world.audit();
 }

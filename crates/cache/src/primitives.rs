@@ -10,7 +10,7 @@
 
 use kachel_engine::{
     Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, Now, Primitives, Put, PutValue, Refused,
-    Side, decimal_digits,
+    Side,
 };
 use kachel_segment::{Added, FoundItem, ItemAt, JoinPlace, NewItem, NewValue, NoSegment};
 
@@ -168,13 +168,11 @@ impl Digits {
     }
 
     /// The number in decimal, padded to `bytes`, which is at least as many as its digits.
-    fn padded(&mut self, mut number: u64, bytes: usize) -> &[u8] {
-        let count = decimal_digits(number);
-        assert!(count <= bytes && bytes <= NUMBER_BYTES_MAX, "a number fits its value");
-        for digit in self.0[..count].iter_mut().rev() {
-            *digit = b'0' + (number % 10).to_le_bytes()[0];
-            number /= 10;
-        }
+    fn padded(&mut self, number: u64, bytes: usize) -> &[u8] {
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(number).as_bytes();
+        assert!(digits.len() <= bytes && bytes <= NUMBER_BYTES_MAX, "a number fits its value");
+        self.0[..digits.len()].copy_from_slice(digits);
         &self.0[..bytes]
     }
 }

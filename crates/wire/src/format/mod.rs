@@ -54,32 +54,6 @@ const DIGITS_MAX: usize = 20;
 /// Numbers below this one have at most four digits.
 const FEW_DIGITS_LIMIT: u32 = 10_000;
 
-/// The decimal digits of a number, on the stack.
-struct Decimal {
-    digits: [u8; DIGITS_MAX],
-    start: usize,
-}
-
-impl Decimal {
-    #[inline]
-    fn new(mut value: u64) -> Self {
-        let mut decimal = Self { digits: [b'0'; DIGITS_MAX], start: DIGITS_MAX };
-        loop {
-            decimal.start -= 1;
-            decimal.digits[decimal.start] = b'0' + (value % 10).to_le_bytes()[0];
-            value /= 10;
-            if value == 0 {
-                return decimal;
-            }
-        }
-    }
-
-    #[inline]
-    fn text(&self) -> &[u8] {
-        &self.digits[self.start..]
-    }
-}
-
 /// The decimal digits of a number below 10,000, the first one in the lowest byte, and how many.
 #[inline]
 const fn few_digits(value: u32) -> (u32, u32) {
@@ -95,7 +69,7 @@ const fn few_digits(value: u32) -> (u32, u32) {
 /// Formats a number in decimal.
 #[inline]
 pub fn put_u64(sink: &mut impl Sink, value: u64) {
-    sink.put(Decimal::new(value).text());
+    sink.put(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Formats a signed number in decimal.
@@ -136,7 +110,7 @@ impl Tail {
         if value < 10 {
             self.push(&[b'0' + value.to_le_bytes()[0]]);
         } else {
-            self.push(Decimal::new(value).text());
+            self.push(itoa::Buffer::new().format(value).as_bytes());
         }
     }
 

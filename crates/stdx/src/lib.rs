@@ -3,10 +3,10 @@
 //! Upstream:   `shard` shares engines by the combining lock and sleeps by the sleeper; `segment`
 //!             waits for quiescence, holds bytes for `io` to send and lends landings that it fills;
 //!             other crates as they need a part.
-//! Downstream: `core` and `alloc` only (loom in its models); `std` for what only tests use.
+//! Downstream: `core`, `alloc` and crossbeam's padded cell (loom in its models); `std` for what
+//!             only tests use.
 
 mod allocations;
-mod cache_padded;
 mod combining;
 mod counter;
 mod held;
@@ -20,9 +20,9 @@ mod sleeper;
 mod sync;
 
 pub use allocations::{CountingAllocator, counted, kept, uncounted};
-pub use cache_padded::CachePadded;
 pub use combining::{Chain, CombiningLock, Guard, Offered, Returned, Work};
 pub use counter::Counter;
+pub use crossbeam_utils::CachePadded;
 pub use held::{Held, Keeper};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,

@@ -133,12 +133,6 @@ fn request_holds(request: &Request<'_>) {
         reply.clear();
         request.answer_refusal(&mut reply, Reply::TooLarge);
         assert_eq!(frames(&reply), 1);
-        let mut removal = Vec::new();
-        request.put_removal(&mut removal);
-        let Parsed::Request { request: removes, line_bytes } = parse(&removal, 0) else {
-            panic!("{}", removal.escape_ascii());
-        };
-        assert_eq!((removes.key_text(), line_bytes), (Some(key), removal.len()));
     }
 }
 

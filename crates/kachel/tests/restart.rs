@@ -540,8 +540,7 @@ fn of_two_signals_that_wait_the_one_that_saves_counts() {
         for signals in [[other, Signal::USR1], [Signal::USR1, other]] {
             let mut server = place.start(&[]);
             server.connect().set("a", b"x");
-            server.signal(Signal::STOP);
-            wait_until("a stop", || server.is_stopped());
+            server.stop();
             signals.into_iter().for_each(|signal| server.signal(signal));
             server.signal(Signal::CONT);
             assert_eq!(wait_for_end(&mut server).code(), Some(0), "{}", server.last_words());

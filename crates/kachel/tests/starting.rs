@@ -562,7 +562,7 @@ fn a_probe_tells_a_server_that_answers_from_one_that_does_not() {
         let address = if unix { place } else { format!("127.0.0.1:{place}") };
         let answer = probed(&[&address]);
         assert!(answer.status.success() && answer.stderr.is_empty(), "{options:?}: {answer:?}");
-        server.signal(Signal::STOP);
+        server.stop();
         let answer = probed(&["--timeout-s", "1", &address]);
         let said = String::from_utf8(answer.stderr).expect("text");
         assert_eq!(answer.status.code(), Some(1), "{said}");

@@ -127,8 +127,7 @@ pub(crate) fn stopped(door: Door) -> String {
         }
         client.set(&format!("long{number}"), b"y");
     }
-    server.signal(Signal::STOP);
-    wait_until("all threads to stand still", || server.is_stopped());
+    server.stop();
     // What is sent meanwhile waits in the kernel.
     let stopped = Instant::now();
     let mut late = server.connect();

@@ -31,8 +31,7 @@ fn warm_up(server: &Server, threads: usize) {
     for client in &mut clients {
         assert_eq!(client.ask("mn\r\n", "\n"), "MN\r\n", "it is where it stays");
     }
-    server.signal(Signal::STOP);
-    wait_until("the stop", || server.is_stopped());
+    server.stop();
     let value = set_request("large", 0, &[b'l'; VALUE_BYTES]);
     clients.iter_mut().for_each(|client| client.send(&value));
     server.signal(Signal::CONT);

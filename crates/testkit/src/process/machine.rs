@@ -23,6 +23,13 @@ impl Server {
         kill_process(self.pid(), signal).expect("our child takes signals");
     }
 
+    /// Stops the process, and waits until each thread of it stands still. After the signal alone,
+    /// the other threads run on until the one that takes it is scheduled.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        wait_until("each thread to stop", || self.is_stopped());
+    }
+
     /// The file `name` of the process's folder in /proc.
     fn told(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.process.id())).expect("a living process")
@@ -52,7 +59,7 @@ impl Server {
     }
 
     /// Whether every thread is stopped.
-    pub fn is_stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("a process");
         threads
             .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok())

@@ -22,10 +22,10 @@
 //! - I4  What is read was written by this user, and nobody else has written or read what is
 //!   written: both files are regular files of the effective user, without other names, and others
 //!   may not write them. This is checked on the open descriptor. No link is followed.
-//! - I5  A group of this process may have the right to write a file that is read. Only the owner or
-//!   root can give it that right, and Kubernetes does so for all files of a volume with `fsGroup`.
-//!   What is written is always a new file, so a member of the group that has opened the one before
-//!   cannot change it.
+//! - I5  A group of this process may have the right to write the file that is read. Only the owner
+//!   or root can give the group that right, and Kubernetes does so for all files of a volume with
+//!   `fsGroup`. The file that is written is always new, so a member of the group that has an older
+//!   file open cannot change it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -168,8 +168,8 @@ impl Drop for MemoryFile {
     }
 }
 
-/// Makes an empty file at `path`, or opens the one that a server has left there; says whether it is
-/// new. `None` if another server has just put that one in place.
+/// Makes an empty file at `path`, or opens the file that a server has left there. Also returns
+/// whether it is new. `None` if another server has just renamed that file into its place.
 fn make_or_open(path: &Path) -> io::Result<Option<(File, bool)>> {
     debug_assert!(path.is_absolute(), "the process may leave its folder");
     let mut options = File::options();
@@ -210,7 +210,7 @@ fn is_own_group(group: u32) -> io::Result<bool> {
     Ok(is(rustix::process::getegid()) || rustix::process::getgroups()?.into_iter().any(is))
 }
 
-/// Checks that this user alone can have written a file, or a group that may (I4, I5).
+/// Checks that only this user, or a group of this process, can have written a file (I4, I5).
 ///
 /// Errors: somebody else may have.
 fn check_own(file: &File) -> io::Result<()> {

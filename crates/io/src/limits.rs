@@ -33,11 +33,11 @@ pub const DATAGRAMS_QUEUED_MAX: usize = 2048;
 /// The most operations on files that one `Io` has in flight. Its owner keeps further ones. A guess:
 /// a fast disk is busy with fewer.
 pub const FILE_OPERATIONS_MAX: usize = 128;
-/// The threads that carry out the operations on files of one `Epoll`. A guess: a disk that is busy
-/// with so many operations is rarely faster with more.
+/// The number of threads that execute the operations on files of one `Epoll`. A guess: a disk with
+/// this number of operations in flight is rarely faster with more.
 pub const FILE_THREADS: usize = 4;
-/// The most bytes that one operation reads or writes. A guess: a disk is as fast with less, and the
-/// operations of others wait for a long one.
+/// The most bytes that one operation reads or writes. A guess: a disk is as fast with less, and
+/// other operations wait for a long one.
 pub const FILE_OPERATION_BYTES_MAX: usize = 1 << 20;
 /// The most bytes of the name of a file.
 pub const FILE_NAME_BYTES_MAX: usize = 63;

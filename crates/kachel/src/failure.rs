@@ -1,13 +1,13 @@
-//! Why the server does not start or has not ended well, and the exit status that says whether
-//! another start may help.
+//! Why the server does not start or has failed, and the exit status that says whether another start
+//! may help.
 //!
 //! Upstream:   `serve`, and the steps of the start.
-//! Downstream: the log; a service manager, which goes by the status.
+//! Downstream: the log; a service manager, which decides by the status.
 //!
 //! Invariants:
 //! - I1  Under its own name the server ends with `EXIT_USAGE` or `EXIT_NO_USER` if no restart can
-//!   help, because somebody must change an option, a file, a right or a limit first. The unit names
-//!   both statuses. Under the name memcached the statuses are memcached's.
+//!   help, because the operator must change an option, a file, a right or a limit first. The unit
+//!   of the package names both statuses. Under the name memcached the statuses are memcached's.
 
 use std::fmt::{Display, Formatter};
 use std::io::{self, ErrorKind};
@@ -22,7 +22,7 @@ const EXIT_OS: u8 = 71;
 /// Exit code for a bad value, and after the failure of a shard.
 pub(crate) const EXIT_FAILED: u8 = 1;
 
-/// Why the server does not start or has not ended well.
+/// Why the server does not start or has failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     cause: Cause,
@@ -40,9 +40,9 @@ enum Cause {
     Users,
     /// A file, a right or a limit of this machine.
     Machine,
-    /// Nothing that this process can tell: it may pass.
+    /// Nothing that the operator must change, as far as this process knows. The obstacle may pass.
     Passing,
-    /// A server that has served has failed.
+    /// A server that had started has failed.
     Failed,
 }
 
@@ -72,13 +72,13 @@ impl Failure {
         Self::new(Cause::Passing, sentence)
     }
 
-    /// `what` has failed with an error of the system, which is added to the sentence.
+    /// The step `what` has failed with an error of the system, which is added to the sentence.
     pub(crate) fn system(what: impl Display, error: &io::Error) -> Self {
         let cause = if is_lasting(error.kind()) { Cause::Machine } else { Cause::Passing };
         Self::new(cause, format!("{what}: {error}"))
     }
 
-    /// The server has served, and has failed.
+    /// The server had started, and has failed.
     pub(crate) fn failed(sentence: impl Into<String>) -> Self {
         Self::new(Cause::Failed, sentence)
     }
@@ -87,13 +87,13 @@ impl Failure {
         Self { cause, sentence: sentence.into() }
     }
 
-    /// The same failure, of the option that is named before the sentence.
+    /// The same failure, with the name of the option before the sentence.
     pub(crate) fn of_option(self, option: &str) -> Self {
         Self { sentence: format!("{option}: {}", self.sentence), ..self }
     }
 
-    /// The same failure, of a check that starts nothing: whatever the cause is, the options cannot
-    /// be used now.
+    /// The same failure, found by a check that starts nothing. It always counts as a failure of the
+    /// options, because they cannot be used now.
     pub(crate) fn of_check(self) -> Self {
         Self { cause: Cause::Options, ..self }
     }
@@ -122,10 +122,11 @@ impl From<OptionsError> for Failure {
     }
 }
 
-/// Whether an error stays until somebody changes a file, a right or an option.
+/// Whether an error stays until the operator changes a file, a right or an option.
 ///
-/// Whatever may pass does not: an address that is in use, or is not there yet; a folder that is not
-/// there, because its file system may be mounted later; a full disk; too little memory.
+/// These errors may pass and do not count: an address that is in use or does not exist yet; a
+/// folder that does not exist, because its file system may be mounted later; a full disk; too
+/// little memory.
 const fn is_lasting(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(busy.of_check().exit_code(CalledAs::Kachel), EXIT_USAGE);
     }
 
-    /// The fault: a server that could not start was started again once a second, for ever.
+    /// The fault: a server that could not start was started again once a second, forever.
     #[test]
     fn the_unit_does_not_start_a_server_again_that_no_restart_can_help() {
         let unit = include_str!("../../../packaging/kachel.service");

@@ -1,4 +1,4 @@
-//! `-U`: a server with UDP, over both backends: what is answered, where, and by which shard.
+//! `-U`: a server with UDP, over both backends: which datagrams are answered, and by which shard.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};

@@ -1,4 +1,5 @@
-//! `watch` over sockets: two threads that sleep, with either I/O backend, and who may watch.
+//! `watch` over sockets: two threads that sleep, with either I/O backend, and which clients may
+//! watch.
 
 use std::path::Path;
 

@@ -20,8 +20,8 @@ pub const BEGUN_BYTES_MAX: usize = OWED_BYTES_MAX - STATE_BYTES - SEND_BLOCK_BYT
 /// can bring, and one line. Longer input is charged to `-m` (`Input::chargeable_bytes`), so that a
 /// client never waits because of its own input.
 pub const KEPT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES + 2 * 1024;
-/// While a client waits for its turn, or a login for its check, the client may send until this
-/// number of bytes is kept: as many as one poll brings.
+/// While a client waits for its turn, or its login waits for a check, the shard receives from the
+/// client until this number of bytes is kept. It is what one poll receives.
 pub const WAITING_INPUT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES;
 /// The own share of a connection: bytes of input that it may keep, and bytes of replies that it may
 /// owe, without a charge to `-m`.

@@ -1,12 +1,13 @@
-//! The bytes of keys, values, blocks and segments.
+//! The sizes of keys, values, blocks and segments.
 //!
-//! Upstream:   every file of this crate; `cache`, which refuses what is longer.
+//! Upstream:   every file of this crate; `cache`, which refuses longer keys and values.
 //! Downstream: nothing.
 
-/// Bytes of the longest value that lies in a segment whole; longer values take blocks.
+/// Bytes of the longest value that is stored whole in a segment. Longer values take blocks.
 pub const INLINE_VALUE_BYTES_MAX: usize = (1 << 14) - 1;
 
-/// Bytes of the longest key the layout holds (memcached's limit is 250; the caller enforces it).
+/// Bytes of the longest key for which an item has space. memcached's limit of 250 is lower, and the
+/// caller enforces it.
 pub const KEY_BYTES_MAX: usize = u8::MAX as usize;
 
 /// Bytes of a block, the unit in which large values take memory.

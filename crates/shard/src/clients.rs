@@ -61,8 +61,8 @@ pub(crate) struct Watching {
     pub(crate) has_more: bool,
 }
 
-/// The connections of a shard whose next login is checked later, because their last one has failed
-/// (`turns`, T1), each with that time.
+/// The connections of a shard whose next login must wait because their last login has failed, each
+/// with the time from which the login may be checked (`turns`, T1).
 #[derive(Debug, Default)]
 pub(crate) struct LoginTurns {
     delayed: BTreeSet<(u64, ConnectionIndex)>,
@@ -75,19 +75,19 @@ impl LoginTurns {
         assert!(is_new, "turns, T1: it waits once");
     }
 
-    /// The first of these times.
+    /// The earliest of these times.
     #[inline]
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.delayed.first().map(|(retry_ns, _)| *retry_ns)
     }
 
-    /// Takes out a connection whose time has come at `now_ns`.
+    /// Removes and returns a connection whose time has come at `now_ns`.
     pub(crate) fn take_due(&mut self, now_ns: u64) -> Option<ConnectionIndex> {
         let is_due = self.next_ns().is_some_and(|retry_ns| retry_ns <= now_ns);
         if is_due { self.delayed.pop_first().map(|(_, connection)| connection) } else { None }
     }
 
-    /// Notes that a connection closes that was listed until `retry_ns`.
+    /// Removes a connection that closes. It was listed until `retry_ns`.
     pub(crate) fn forget(&mut self, connection: ConnectionIndex, retry_ns: u64) {
         let was_listed = self.delayed.remove(&(retry_ns, connection));
         debug_assert!(was_listed, "turns, T1");

@@ -10,33 +10,33 @@
 //! complete_tick
 //!   poll            receives events from the I/O backend           io
 //!   read_clock      reads the clock
-//!   sort_events     passes each event on                           arrive, accept,
-//!                                                                  datagrams
+//!   sort_events     passes each event on; resumes connections      arrive, accept,
+//!                   that waited                                    datagrams, turns
 //!   take_answers    takes answers to requests that were parked     records
 //!   step_backlog    executes requests that wait with our engine    engines, backlog
 //!   adopt           takes over connections of other shards         accept
-//!   look_ahead      chooses connections that leave before they     balance, cores
+//!   look_ahead      chooses connections that leave before they     balance, policy
 //!                   are served, if they would wait too long
 //!   serve           parses, hashes, prefetches, applies, parks     serve
 //!   close_late      closes clients that are too slow               late, slowest
-//!   step_listings   lists some items                               listing
+//!   step_listings   executes one step of one listing               listing
 //!   send_lines      hands on the log; sends it to watchers         log, watching
 //!   exchange        wakes the cores that wait for our answers;     mailboxes, records
 //!                   takes the answers that have come meanwhile
 //!   send            sends replies, closes connections              send, datagrams
 //!   maintain        has the engine do upkeep                       engine
 //!   crawl           reclaims space of dead items, if asked         crawl
-//!   balance         chooses connections for other cores            balance, cores
+//!   balance         chooses connections for other cores            balance, policy
 //!   finish          ends the shard when the process stops
 //! ```
 //!
 //! Invariants:
 //! - I1  A reply is sent after its change is visible to other cores, and counted (`send`, I1).
-//! - I2  The time of a tick is that of its begin: the clock is read once for it. Other readings
-//!   measure how long a tick and a hold take (`work`), and decide nothing.
-//! - I3  Where any core may change any shard, shard 0 is the timekeeper: once a second it looks
-//!   whether upkeep is due in the other shards. These sleep until something happens, unless a
-//!   client may be late.
+//! - I2  All stages of a tick use one reading of the clock, made after the poll. Other readings
+//!   only measure how long a tick and a hold take (`work`).
+//! - I3  Where any core may change any shard, shard 0 is the timekeeper: once a second it checks
+//!   whether upkeep is due in the other shards. These sleep until something happens, unless one of
+//!   their clients may exceed a time limit.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -74,16 +74,16 @@ use crate::waiting::records::Records;
 const SLEEP_NS_MAX: u64 = 100_000_000;
 /// How long the timekeeper may sleep if no client can be late (I3).
 const SLEEP_NS_QUIET: u64 = 1_000_000_000;
-/// How long a shard may sleep once the process stops: it gets no wake-up when another shard closes
-/// the last connection, and no other server can listen until it ends.
+/// How long a shard may sleep once the process stops. Nothing wakes the shard when another shard
+/// closes the last connection, and no other server can listen until this shard ends.
 const SLEEP_NS_STOPPING: u64 = 2_000_000;
-/// How long a shard may sleep while requests wait that its engine delays, or upkeep is due in an
-/// engine that another core holds.
+/// How long a shard may sleep while its engine delays requests, or while upkeep is due in its
+/// engine and another core holds it.
 const SLEEP_NS_WHILE_WAITING: u64 = 50_000;
 /// One poll can report this many events before the list of events must grow.
 const EVENTS_AT_FIRST: usize = 1024;
 
-/// What one shard is told at the start.
+/// The options of one shard.
 #[derive(Debug)]
 pub struct ShardOptions {
     /// The number of the shard, from 0 on.
@@ -245,7 +245,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
     /// Runs the first half of a tick. Returns how long the poll may wait.
     ///
     /// If the shard may sleep, it first raises its sleeping flag, so that other cores wake it. Then
-    /// it looks again whether they have brought or left anything before the flag was raised.
+    /// it checks again whether other cores have brought or left anything before that.
     ///
     /// This is a function of its own for the simulation, in which time passes between the two
     /// halves.

@@ -1,4 +1,4 @@
-//! Tests that a batch's prefetch changes no answer, whatever is executed after it.
+//! Tests that the prefetch of a batch changes no answer of the operations that follow.
 //!
 //! Upstream:   `cargo test`.
 //! Downstream: the contract's `prefetch`, and the guesses that it leaves.

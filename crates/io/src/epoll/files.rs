@@ -1,4 +1,5 @@
-//! Files: a few threads carry out the operations, because epoll knows no files, and wake the poll.
+//! Files: a few threads execute the operations, because epoll does not support files, and wake the
+//! poll.
 //!
 //! Upstream:   `Files::submit` queues an operation.
 //! Downstream: a thread carries it out (`execute`); the next poll reports `FileDone`.
@@ -14,9 +15,9 @@
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  `in_flight` counts the operations between `submit` and the report, and is at most
-//!   `FILE_OPERATIONS_MAX`. Both queues have room for so many, so neither grows.
-//! - I2  Whenever `done` is not empty, the eventfd is rung after it was emptied last, and only
-//!   taking that edge empties it. So no poll sleeps while an operation is done.
+//!   `FILE_OPERATIONS_MAX`. Both queues have memory for this number, so neither grows.
+//! - I2  The thread that adds the first operation to an empty `done` rings the eventfd. Only the
+//!   poll that takes this edge empties `done`. So no poll sleeps while `done` has an operation.
 
 use std::collections::VecDeque;
 use std::io;

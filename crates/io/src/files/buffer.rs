@@ -1,11 +1,11 @@
-//! Memory for direct I/O: it begins at a multiple of the alignment that the device asks for.
+//! Memory for direct I/O. It begins at a multiple of the alignment that the device requires.
 //!
 //! Upstream:   the owner of a file fills a buffer, or provides one to be filled.
 //! Downstream: the kernel reads or writes it while the operation is in flight.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  The memory never moves, also when the buffer moves. An operation owns its buffer while it
-//!   is in flight, so no reference to the bytes exists then.
+//! - I1  The memory never moves, even if the buffer does. An operation owns its buffer while the
+//!   operation is in flight, so no reference to the bytes exists then.
 //! - I2  The alignment is a power of two.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -30,7 +30,7 @@ impl AlignedBuffer {
     /// `bytes` zeros at a multiple of `alignment`. Cost: an allocation.
     ///
     /// Panics: if `bytes` is 0, if `alignment` is not a power of two, or if the two exceed the
-    /// address space. When memory is out the process aborts, as for any allocation.
+    /// address space. If there is no memory the process aborts, as with any allocation.
     #[must_use]
     pub fn new(bytes: usize, alignment: usize) -> Self {
         assert!(bytes > 0, "a buffer has room");

@@ -1,7 +1,7 @@
 //! Why an operation on a file failed: the number that the kernel gave.
 //!
 //! Upstream:   the kernel, or the faulty disk of `memory`.
-//! Downstream: the owner of the file, which decides; a message to the operator.
+//! Downstream: the owner of the file, which decides how to go on; messages to the operator.
 
 use std::fmt;
 use std::io;

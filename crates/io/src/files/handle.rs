@@ -111,8 +111,9 @@ impl FolderHandle {
     }
 }
 
-/// A file system has refused direct I/O, so the files of a folder use the page cache. A backend
-/// reports it once for a handle and its clones; its text is one line for the operator.
+/// The notice that a file system has refused direct I/O, so that the files of a folder use the page
+/// cache. A backend reports it once for a handle and its clones. Its text is one line for the
+/// operator.
 ///
 /// File systems refuse direct I/O with `EINVAL` when a file is opened, or at the first read or
 /// write. The backend then repeats the operation with the page cache.
@@ -196,8 +197,8 @@ impl FileHandle {
         &self.file.folder
     }
 
-    /// Notes that the file uses the page cache from now on (I2). The caller has told the kernel, so
-    /// that whoever sees this need not align transfers.
+    /// Notes that the file uses the page cache from now on (I2). The caller must have told the
+    /// kernel before, so that a thread that sees this flag need not align transfers.
     pub(crate) fn leave_direct(&self) {
         self.file.is_direct.store(false, Ordering::Release);
         debug_assert!(!self.is_direct(), "I2");

@@ -1,4 +1,4 @@
-//! What the two backends of the kernel share: how files are opened, and how they leave direct I/O.
+//! How files are opened, and how they leave direct I/O, for both backends of the kernel.
 //!
 //! Upstream:   the threads of `epoll`, the completions of `uring`.
 //! Downstream: `fcntl` and `statx`, on files that are open.
@@ -21,8 +21,8 @@ pub(crate) fn open_flags(operation: &FileOperation, mode: OpenMode) -> OFlags {
     let access = match mode {
         OpenMode::Read => OFlags::RDONLY,
         OpenMode::ReadWrite => OFlags::RDWR,
-        // A kernel that refuses direct I/O has created the file nevertheless. Only we create files
-        // in this folder.
+        // A kernel that refuses direct I/O has already created the file. Only this process creates
+        // files in this folder.
         OpenMode::CreateNew if operation.is_repeated() => OFlags::RDWR | OFlags::CREATE,
         OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
     };
@@ -83,7 +83,7 @@ mod tests {
     use crate::files::{AlignedBuffer, FolderHandle, Transfer};
     use crate::{Epoll, Files, Limits, Uring};
 
-    /// Has a file system refuse two reads in flight, by a file that says it needs no alignment.
+    /// Makes a file system refuse two reads in flight: the file says that it needs no alignment.
     fn both_reads_are_repeated_and_one_notice_is_given(mut io: impl Files) {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("a"), [7; 3000]).unwrap();

@@ -1,4 +1,4 @@
-//! One operation on a file: what is wanted, the memory for it, and the result.
+//! One operation on a file: the work, the memory for it, and the result.
 //!
 //! Upstream:   the owner of a file fills the operation and hands it to `Io::submit`.
 //! Downstream: a backend carries it out, completes it, and reports it by `Event::FileDone`.
@@ -76,7 +76,7 @@ impl Transfer {
     }
 }
 
-/// What an operation does. After it has completed, everything is still here.
+/// The work of an operation. It stays here after the operation has completed.
 #[derive(Debug, Default)]
 pub enum FileWork {
     /// Nothing; not to be submitted.
@@ -106,15 +106,15 @@ pub enum FileWork {
         /// covers them, are durable.
         durable: bool,
     },
-    /// Makes everything durable that completed writes and allocations have changed in a file, its
-    /// length included, but not its name. After an error, nothing is known of these changes: they
-    /// may be lost although later reads return them and later syncs succeed.
+    /// Makes the changes of completed writes and allocations to a file durable, including its
+    /// length, but not its name. After an error the state of these changes is unknown: they may be
+    /// lost although later reads return them and later syncs succeed.
     Sync {
         /// The file.
         file: FileHandle,
     },
-    /// Takes space for a part of a file, which reads as zeros where nothing was written. A file
-    /// that is shorter becomes so long.
+    /// Allocates space for a part of a file, which reads as zeros where nothing was written. If the
+    /// file ends before the end of the part, it becomes longer.
     Allocate {
         /// The file.
         file: FileHandle,
@@ -123,8 +123,9 @@ pub enum FileWork {
         /// Its length, at least 1.
         bytes: u64,
     },
-    /// Gives a file another name in its folder, and takes the name away from a file that has it.
-    /// Durable after `SyncFolder`. A crash before leaves the old or the new state, never a mixture.
+    /// Gives a file another name in its folder, and takes this name away from any other file. The
+    /// change is durable after `SyncFolder`. A crash before that leaves the old or the new state,
+    /// never a mixture.
     Rename {
         /// The folder.
         folder: FolderHandle,
@@ -140,12 +141,12 @@ pub enum FileWork {
         /// The name.
         name: FileName,
     },
-    /// Makes durable which names a folder has: created, renamed and removed ones.
+    /// Makes the changes of a folder's names durable: created, renamed and removed ones.
     SyncFolder {
         /// The folder.
         folder: FolderHandle,
     },
-    /// Closes a file if this is its last handle; else only drops the handle.
+    /// Closes a file if this is its last handle. Otherwise only drops the handle.
     Close {
         /// The file; `None` after the operation.
         file: Option<FileHandle>,
@@ -204,7 +205,7 @@ impl FileWork {
     }
 }
 
-/// An operation on a file, and its result. It is made once and used again and again.
+/// An operation on a file, and its result. It is allocated once and used many times.
 #[derive(Debug)]
 pub struct FileOperation {
     /// The number by which the owner recognizes the operation. No backend looks at it.
@@ -212,7 +213,7 @@ pub struct FileOperation {
     /// What to do. The owner sets it before each submission.
     pub work: FileWork,
     result: Option<Result<usize, FileError>>,
-    /// Whether it is to be carried out with direct I/O.
+    /// Whether it is executed with direct I/O.
     is_direct: bool,
     /// The error by which direct I/O was refused to it.
     refused: Option<FileError>,
@@ -256,7 +257,7 @@ impl FileOperation {
 
     /// Prepares the operation to be carried out.
     ///
-    /// Panics: if the owner has filled it wrongly.
+    /// Panics: if the owner has filled the operation wrongly.
     pub(crate) fn begin(&mut self) {
         self.result = None;
         (self.is_direct, self.refused) = (false, None);
@@ -301,8 +302,9 @@ impl FileOperation {
         self.result = Some(result);
     }
 
-    /// What a completed operation has found out about its folder, if nobody knew it. An open that
-    /// fails without direct I/O as well, with the same error, has found out nothing.
+    /// The notice about the folder, if this completed operation was the first to learn that direct
+    /// I/O is refused there. An open that fails with the same error without direct I/O has not
+    /// learned that.
     pub(crate) fn take_refusal(&mut self) -> Option<DirectIoRefusal> {
         let error = self.refused.take()?;
         let folder = match &self.work {

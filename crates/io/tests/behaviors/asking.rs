@@ -1,4 +1,4 @@
-//! What an `Io` says of a connection when it is asked.
+//! The answers of an `Io` to questions about a connection.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

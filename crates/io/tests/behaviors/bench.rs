@@ -1,4 +1,4 @@
-//! A server of one `Io` that notes what it is told, and clients for it.
+//! A server with one `Io` that records the events, and clients for it.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};

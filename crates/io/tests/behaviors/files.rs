@@ -1,4 +1,5 @@
-//! Operations on files: what they do, how they fail, and that each comes back once with its memory.
+//! Operations on files: their results, their errors, and that each is reported once with its
+//! memory.
 
 use std::collections::HashSet;
 use std::fs::File;

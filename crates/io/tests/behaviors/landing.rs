@@ -1,5 +1,5 @@
-//! Bytes received into memory that was brought for them: all of them, in order, nowhere else; and
-//! the memory always comes back.
+//! Bytes received into lent memory: all of them, in order, nowhere else; and the memory always
+//! comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! What every backend does, said once: each behavior runs over epoll and io_uring with real
-//! sockets, and, where a far end in memory can play the peer, over the network in memory.
+//! The behavior that all backends have in common. Each test runs over epoll and io_uring with real
+//! sockets and, if the peer can be simulated, over the backend in memory.
 //!
 //! io_uring is skipped, with a line that `./test` counts, only where the kernel forbids it
 //! altogether.

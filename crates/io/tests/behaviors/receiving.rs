@@ -1,4 +1,4 @@
-//! Bytes in: in order, to the end, not while paused, and never for the wrong connection.
+//! Received bytes: in order, to the end, not while paused, and never for the wrong connection.
 
 use kachel_io::{Event, Io, RECEIVE_BUFFER_BYTES, Wait};
 

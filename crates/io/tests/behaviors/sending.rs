@@ -1,4 +1,4 @@
-//! Bytes out: in order, whole, and given back; nothing after close.
+//! Sent bytes: in order and complete; each block comes back; nothing is sent after a close.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! When a poll waits, and what ends it.
+//! When a poll waits, and which events end the wait.
 
 use std::io::Write;
 use std::net::TcpStream;

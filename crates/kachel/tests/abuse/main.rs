@@ -1,4 +1,4 @@
-//! Abuse: misbehaving clients and short resources, and their cost for the server.
+//! Abuse: misbehaving clients and scarce resources, and their cost for the server.
 //!
 //! Each case starts servers of its own, with the I/O backends and transports that matter to it.
 //! Cases that wait for a deadline run concurrently in the background. Cases that need the processor

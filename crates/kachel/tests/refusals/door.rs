@@ -1,4 +1,4 @@
-//! An I/O backend whose calls the kernel refuses: its shard fails, and the server ends.
+//! The kernel refuses the system calls of an I/O backend: its shard fails, and the server ends.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;

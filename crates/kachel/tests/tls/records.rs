@@ -1,4 +1,4 @@
-//! Records: short, long, cut, spoiled, and connections that end in them.
+//! Records: short, long, cut, corrupted, and connections that end within a record.
 
 use std::io::Write as _;
 use std::net::Shutdown;

@@ -1,9 +1,9 @@
-//! All at once, against a whole process: clients over TLS, datagrams, logins, clients that watch,
-//! and files that are read again. What they send is random, from a seed, and mostly wrong.
+//! Everything at once, against a whole process: clients over TLS, datagrams, logins, clients that
+//! watch, and files that are read again. The input is random, from a seed, and mostly invalid.
 //!
-//! No reply is judged here. The server must stay alive, must serve a client that behaves, and must
-//! end in order. Other suites judge replies, each with one thing at a time; here a request meets
-//! all that a request may meet.
+//! No reply is judged here. The server must stay alive, must serve a correct client, and must end
+//! in order. Other suites judge replies, each with one feature at a time; here all features are in
+//! use together.
 //!
 //! - `KACHEL_STORM_MINUTES=N` runs for N minutes; with `KACHEL_FULL=1` and without N, for one. Each
 //!   round has a seed, which is printed, and a server of its own.

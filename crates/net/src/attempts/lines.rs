@@ -1,12 +1,12 @@
-//! The logins that wait for a check: a line for each group that has some.
+//! The logins that wait for a check, in one line for each group.
 //!
-//! Upstream:   `attempts` says who joins and leaves a line, and when a group has a check.
+//! Upstream:   `attempts` adds logins and removes them, and says when a check of a group is free.
 //! Downstream: `attempts` passes the calls on to the cores.
 //!
 //! Invariants:
-//! - W1  A line is in `by_count`, and in `due` of the core of its first login, exactly as its
-//!   `listed` says, whenever no change of it is under way.
-//! - W2  Of a line at most one login is called at a time: from its call until it asks or leaves,
+//! - W1  Between two changes of a line, `listed` is its entry in `by_count`, and in `due` of the
+//!   core of its first login.
+//! - W2  At most one login of a line is called at a time. From its call until it asks or leaves,
 //!   the line is not in `due`.
 //! - W3  A login that was displaced is in no line. Its core is called for it at once.
 
@@ -28,9 +28,9 @@ pub struct LoginWaiter {
 /// Why the wait of a login is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginCall {
-    /// Its turn has come: ask again now.
+    /// Its turn has come: the login must ask again now.
     Comes,
-    /// Too many wait: others have taken its place.
+    /// Too many logins wait, and another one has taken its place.
     Displaced,
 }
 
@@ -39,7 +39,7 @@ pub enum LoginCall {
 pub struct CalledLogin {
     /// The index of its connection, on the core that is called. The connection may be gone.
     pub connection: ConnectionIndex,
-    /// The place of the login. The login of an earlier or later connection has another.
+    /// The place of the login. A login of another connection with this index has another place.
     pub turn: LoginTurn,
     /// Why its wait is over.
     pub call: LoginCall,
@@ -58,12 +58,12 @@ struct Line {
 #[derive(Clone, Copy, Debug)]
 struct Listed {
     count: ByCount,
-    /// The core of its first login, and when a check is free. `None`: a login is called (W2).
+    /// The core of its first login, and when a check is free. `None` while a login is called (W2).
     due: Option<(u16, u64)>,
 }
 
-/// Lines in the order in which their last logins are displaced, the first one last: that with the
-/// most logins; among these, that whose last login is the oldest.
+/// Orders lines by their number of logins, then by the age of their last login. The last login of
+/// the greatest line is displaced first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ByCount {
     count: usize,
@@ -77,8 +77,8 @@ struct Calls {
     /// The lines whose first login is one of this core, in the order in which their checks are
     /// free (W1).
     due: BTreeSet<(u64, AddressGroup)>,
-    /// The logins of this core that were displaced since its last call (W3). It has at most one
-    /// for each connection that waited at that time.
+    /// The logins of this core that were displaced since its last call (W3): at most one for each
+    /// connection that waited at that call.
     displaced: Vec<(LoginTurn, ConnectionIndex)>,
 }
 
@@ -88,14 +88,14 @@ pub(super) struct Lines {
     lines: BTreeMap<AddressGroup, Line>,
     by_count: BTreeSet<ByCount>,
     cores: Box<[Calls]>,
-    /// The logins of all lines.
+    /// The number of logins in all lines.
     count: usize,
     /// The cores whose next call may have another time.
     changed: Vec<u16>,
 }
 
 impl Lines {
-    /// Nothing waits.
+    /// Makes lines without logins.
     pub(super) fn new(cores: u16) -> Self {
         Self {
             lines: BTreeMap::new(),
@@ -106,7 +106,7 @@ impl Lines {
         }
     }
 
-    /// The logins that wait.
+    /// The number of logins that wait.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
@@ -121,7 +121,8 @@ impl Lines {
         self.by_count.last().map(|longest| (longest.group, longest.count))
     }
 
-    /// Has a login wait. The caller must relist its group, here and below.
+    /// Adds a login. After this and each of the next three functions, the caller must relist the
+    /// group.
     pub(super) fn insert(&mut self, turn: LoginTurn, waiter: LoginWaiter) {
         let line = self.lines.entry(turn.group).or_default();
         let before = line.waiting.insert(turn, waiter);
@@ -129,7 +130,7 @@ impl Lines {
         self.count += 1;
     }
 
-    /// Has a login not wait any more, if it does.
+    /// Removes a login, if it waits.
     pub(super) fn remove(&mut self, turn: LoginTurn) {
         self.note_asked(turn);
         if let Some(line) = self.lines.get_mut(&turn.group) {
@@ -157,8 +158,8 @@ impl Lines {
         self.note_changed(waiter.core);
     }
 
-    /// Lists the line of a group anew (W1), if it has one. A check of the group is free at
-    /// `free_ns`.
+    /// Updates the entries of the line of a group (W1), if it has one. A check of the group is free
+    /// at `free_ns`.
     pub(super) fn relist(&mut self, group: AddressGroup, free_ns: u64) {
         let Some(line) = self.lines.get_mut(&group) else { return };
         let before = line.listed.take();

@@ -1,9 +1,9 @@
-//! Which login is checked next, so that passwords cannot be tried quickly, and a right one is let
-//! in beside many wrong ones.
+//! The order in which logins are checked. Passwords cannot be tried quickly, and a client with the
+//! right password logs in beside many with wrong ones.
 //!
-//! Upstream:   `shard` asks before it checks a login, and tells when the password was right.
+//! Upstream:   `shard` asks before it checks a login, and reports a right password.
 //! Downstream: a login that may not be checked waits (`lines`). When its turn comes, its core is
-//!             told, and asks again.
+//!             called, and asks again.
 //!
 //! ```text
 //!               a check is free, and no better one waits
@@ -14,25 +14,25 @@
 //! ```
 //!
 //! Addresses are hashed into [`GROUPS`] groups with a secret key. All logins of a group share its
-//! checks. So any number of addresses takes the same memory, and there is no table to fill: with
-//! more addresses each of them gets fewer checks.
+//! checks. So any number of addresses takes the same memory, and an attacker with many addresses
+//! fills no table: with more addresses, each address gets fewer checks.
 //!
 //! Invariants:
-//! - I1  In any minute at most [`WRONG_PER_MINUTE_MAX`] wrong passwords of a group are told. Many
-//!   connections, shards or addresses of a group do not change that.
-//! - I2  A right password takes no check away, so it delays nobody.
-//! - I3  Of the logins of a group that wait, the next is that of a connection with the fewest
-//!   failures of its own; among these, one whose client waits for the reply comes before one whose
-//!   client has sent more; among these, the newest.
+//! - I1  In any minute, at most [`WRONG_PER_MINUTE_MAX`] wrong passwords of a group are checked.
+//!   More connections, shards or addresses of a group do not change that.
+//! - I2  A right password gives its check back, so it delays no other login.
+//! - I3  The waiting logins of a group are checked in this order: first those of the connections
+//!   with the fewest failures; among these, logins whose clients wait for the reply come before
+//!   those whose clients have sent more; among these, the newest login is first.
 //! - I4  At most [`GROUP_WAITING_MAX`] logins of a group wait. One more displaces the last of them.
-//!   Of all groups together, at most one connection in [`WAITING_PART`] waits. One more displaces
-//!   the last of the group in which the most wait. The connections that are left are for clients
-//!   of other groups.
-//! - I5  While logins wait, nobody has to ask whether a turn has come: [`Attempts::next_ns`] is the
-//!   time of the next call of a core, and [`Attempts::take_changed`] names the cores for which that
-//!   time has changed.
+//!   In all groups together, logins of at most one connection in [`WAITING_PART`] wait. One more
+//!   displaces the last login of the group in which the most wait. So connections are left for
+//!   clients of other groups.
+//! - I5  No core polls for the turn of a login: [`Attempts::next_ns`] is the time of the next call
+//!   of a core, and [`Attempts::take_changed`] names the cores for which that time has changed.
 //!
-//! Clients of a unix socket have no address, and never wait: the mode of the socket protects it.
+//! Clients of a unix socket have no address and never wait, because the mode of the socket decides
+//! which processes may connect.
 //!
 //! `docs/decisions/0019-newcomers-log-in-first.md` has the reasons, and the limits of this scheme;
 //! `docs/decisions/0023-waiting-logins-are-few.md` those of I4 and I5.
@@ -48,18 +48,19 @@ use crate::users::Users;
 use lines::Lines;
 pub use lines::{CalledLogin, LoginCall, LoginWaiter};
 
-/// Groups of addresses. All together, [`GROUPS`] times [`WRONG_PER_MINUTE_MAX`] wrong passwords a
-/// minute are told at most. A guess: a site has fewer addresses that fail at the same time.
+/// The number of groups of addresses. In all groups together, at most [`GROUPS`] times
+/// [`WRONG_PER_MINUTE_MAX`] wrong passwords are checked a minute. A guess: a site has fewer
+/// addresses that fail at the same time.
 const GROUPS: usize = 4096;
 /// The time after which a group has one check more.
 const CHECK_NS: u64 = 1_100_000_000;
 /// Checks that a group without failures has at once.
 const CHECKS_AT_ONCE: u64 = 5;
 const MINUTE_NS: u64 = 60_000_000_000;
-/// The most wrong passwords of a group that are told in any minute (I1).
+/// The most wrong passwords of a group that are checked in any minute (I1).
 pub const WRONG_PER_MINUTE_MAX: u64 = CHECKS_AT_ONCE + MINUTE_NS / CHECK_NS;
-/// The most logins of a group that wait (I4). A guess: more clients of one address than connect in
-/// the time of one check.
+/// The most logins of a group that wait (I4). A guess: fewer clients of one address connect in the
+/// time between two checks.
 const GROUP_WAITING_MAX: usize = 256;
 /// All logins that wait have at most this part of the connections of the process (I4). A guess:
 /// most connections are for clients that are served.
@@ -92,9 +93,9 @@ pub struct LoginTurn {
     group: AddressGroup,
     /// The failures of its connection.
     failures: u8,
-    /// Whether its client has sent more behind it.
+    /// Whether its client has sent more input after the login.
     has_more: bool,
-    /// The newest has the greatest number.
+    /// The newest login has the greatest number.
     number: Reverse<u64>,
 }
 
@@ -105,7 +106,7 @@ pub struct LoginAttempt {
     pub group: AddressGroup,
     /// The failures of its connection so far.
     pub failures: u8,
-    /// Whether its client has sent more behind it.
+    /// Whether its client has sent more input after the login.
     pub has_more: bool,
     /// Its place, if it has waited.
     pub turn: Option<LoginTurn>,
@@ -127,8 +128,8 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Nothing has failed, and nothing waits. The process has this number of `cores`, and at most
-    /// `connections_max` connections.
+    /// Makes the record of a process in which no login has failed and none waits. The process has
+    /// `cores` cores, and at most `connections_max` connections.
     #[must_use]
     pub fn new(cores: u16, connections_max: u32) -> Self {
         Self {
@@ -139,11 +140,11 @@ impl Attempts {
         }
     }
 
-    /// Takes a check for a login at `now_ns`. If it succeeds, the login does not wait any more, the
-    /// caller checks the password, and calls [`Self::give_back`] if it was right.
+    /// Takes a check for a login at `now_ns`. After that the login does not wait. The caller checks
+    /// the password, and calls [`Self::give_back`] if it was right.
     ///
-    /// Errors: the login must wait, at this place. If it does not wait yet, it does so as `waiter`
-    /// from now on.
+    /// Errors: the login must wait, at this place. If it has not waited before, `waiter` is called
+    /// when its turn comes.
     pub fn take(
         &mut self,
         attempt: LoginAttempt,
@@ -181,14 +182,15 @@ impl Attempts {
         self.relist(group);
     }
 
-    /// Has the login at this place not wait any more, because its connection closes or moves.
+    /// Removes the login at this place, because its connection closes or moves.
     pub fn leave(&mut self, turn: LoginTurn) {
         self.lines.remove(turn);
         self.relist(turn.group);
     }
 
-    /// The next login of a core whose wait is over at `now_ns`. A login whose turn has come must
-    /// ask again soon ([`Self::take`]) or leave: no other one of its group is called before that.
+    /// Returns the next login of a core whose wait is over at `now_ns`. A login whose turn has come
+    /// must soon ask again ([`Self::take`]) or leave, because no other login of its group is called
+    /// before that.
     pub fn call(&mut self, core: u16, now_ns: u64) -> Option<CalledLogin> {
         self.lines.call(core, now_ns)
     }

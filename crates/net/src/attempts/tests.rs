@@ -1,4 +1,5 @@
-//! Which login is checked next, and how many wrong passwords are told.
+//! Tests of the order in which logins are checked, and of the number of wrong passwords that are
+//! checked.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,7 +19,7 @@ fn group_of(address: &str) -> AddressGroup {
     AddressGroup::of(address.into(), &users()).expect("it has an address")
 }
 
-/// Those of a process of four cores and 4,000 connections.
+/// The attempts of a process with four cores and 4,000 connections.
 fn attempts() -> Attempts {
     Attempts::new(4, 4_000)
 }
@@ -49,7 +50,7 @@ fn told(attempts: &mut Attempts, group: AddressGroup, now_ns: u64, wanted: u32) 
     checked.count() as u64
 }
 
-/// The most that are told in 60 s, of those told at `times`.
+/// The greatest number of `times` that lie in one minute.
 fn most_in_a_minute(times: &[u64]) -> usize {
     let in_minute =
         |from: u64| times.iter().filter(|at| (from..from + MINUTE_NS).contains(at)).count();
@@ -70,8 +71,8 @@ fn at_most_sixty_wrong_passwords_of_an_address_are_told_in_any_minute() {
     assert_eq!(most_in_a_minute(&times) as u64, WRONG_PER_MINUTE_MAX);
 }
 
-/// As before, for 20,000 addresses which have all failed: a fresh one has no more than its part,
-/// and all of them together have a bound.
+/// With 20,000 addresses that have all failed, a new address gets no more checks than its group
+/// has, and all addresses together have a bound.
 #[test]
 fn more_addresses_than_groups_make_it_slower_for_each() {
     let (mut attempts, users) = (attempts(), users());
@@ -175,7 +176,7 @@ fn too_many_that_wait_displace_the_last() {
     assert_eq!((attempts.lines.count(), attempts.next_ns(0)), (0, None));
 }
 
-/// Eight groups fill the places of all, and one login of a ninth keeps its place among them.
+/// Eight groups fill all places, and the one login of a ninth group keeps its place.
 #[test]
 fn the_group_with_the_most_that_wait_gives_up_its_last() {
     const CONNECTIONS_MAX: u32 = 400;
@@ -209,7 +210,7 @@ fn the_group_with_the_most_that_wait_gives_up_its_last() {
     assert_eq!(called(&mut attempts, 0), [(turns[0], LoginCall::Displaced)]);
 }
 
-/// The core of the next login is told when a check is free, and earlier if a check is given back.
+/// The core of the next login knows when a check is free, and is told if that time becomes earlier.
 #[test]
 fn the_core_of_the_next_login_knows_when_its_turn_comes() {
     let mut attempts = attempts();

@@ -22,11 +22,11 @@
 //! Invariants:
 //! - I1  A connection is *paused* while it waits for something. Its requests are served only while
 //!   it is not paused ([`Waiting::Nothing`]). When it is paused, `io` is told to stop receiving;
-//!   bytes that still arrive are added to the tail. A connection that waits for its turn, or whose
-//!   login waits, receives until the tail has [`WAITING_INPUT_BYTES_MAX`]: to stop costs more than
-//!   a turn, and the end of the client ends the wait of a login.
-//! - I2  A connection that waits for a record is in the list of those that do. Only that list ends
-//!   the wait.
+//!   bytes that still arrive are added to the tail. There is one exception: a connection that waits
+//!   for its turn, or whose login waits, receives until the tail has [`WAITING_INPUT_BYTES_MAX`].
+//!   Stopping costs more than a turn, and a login that waits must end when its client ends.
+//! - I2  A connection that waits for a record is in the shard's list of such connections. Only that
+//!   list ends the wait.
 //! - I3  A connection is in each list of its shard (dirty, resumable, ready) at most once. Its mark
 //!   for a list is set exactly while it is in the list. An exchange is marked as dirty all the
 //!   time: it is in the list of exchanges instead.
@@ -88,8 +88,8 @@ pub enum Waiting {
     Record,
     /// The login must not be checked before its turn comes.
     Login,
-    /// The core must first serve others: the connection has had its turn in this tick, or the core
-    /// has done enough in it.
+    /// The core must first serve other clients: the connection has had its turn in this tick, or
+    /// the tick has used up its budget.
     Turn,
 }
 
@@ -405,11 +405,11 @@ impl Connection {
         matches!(self.waiting, Waiting::Turn)
     }
 
-    /// Ends the wait for a turn, so that requests are served again. If the connection is full, it
-    /// goes on waiting, for its client ([`Waiting::Reader`]). Returns whether requests are served.
+    /// Ends the wait for a turn, so that requests are served again. A connection that is full then
+    /// waits for its client ([`Waiting::Reader`]). Returns whether requests are served.
     ///
-    /// The time limit of an incomplete request goes on, unless receiving was stopped meanwhile: the
-    /// client could send the rest.
+    /// The time limit of an incomplete request goes on, because the client could send the rest. If
+    /// receiving was stopped, the time limit starts again in `sweep`.
     pub fn take_turn(&mut self, sweep: u32) -> bool {
         assert!(self.awaits_turn(), "its turn comes because it waits");
         self.waiting = Waiting::Reader;
@@ -488,7 +488,7 @@ impl Connection {
         !self.receiving_stopped
     }
 
-    /// Stops receiving if the pause of the connection asks for that; otherwise, receives again.
+    /// Stops receiving if the pause of the connection requires that; otherwise, receives again.
     /// Returns what the caller must tell `io`: `Some(true)` to stop, `Some(false)` to receive,
     /// `None` for no change.
     #[inline]
@@ -605,9 +605,9 @@ impl Connection {
             && !self.outbox.awaits_answers()
     }
 
-    /// Whether the peer has closed its sending side, and nothing that it sent will be served. A
-    /// login that waits is given up: its client may be gone, and would hold a place among those
-    /// that wait.
+    /// Whether the peer has closed its sending side, and no more of its input will be served. A
+    /// login that waits is given up, because its client may be gone and would keep a place among
+    /// the waiting logins.
     #[inline]
     pub fn is_served(&self) -> bool {
         let waits = self.is_paused() && !self.awaits_login_turn();

@@ -1,4 +1,4 @@
-//! Whole exchanges, and messages that are not.
+//! Complete exchanges of SASL, and messages that are malformed or out of order.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! What the command line means, row by row of memcached's habits.
+//! The meaning of the command line, one test for each rule of memcached.
 
 mod file;
 mod udp;

@@ -1,11 +1,11 @@
-//! Remains: the blocks of a long value that is gone, which are freed a piece at a time.
+//! Remains: the blocks of a long value that is dead, which are freed a piece at a time.
 //!
-//! Upstream:   `block`, when the last owner of an extent lets it go; the reclaimer of any shard,
-//!             which frees another piece when it has time or needs room.
+//! Upstream:   `block`, when the last owner of an extent releases it; the reclaimer of any shard,
+//!             which frees another piece as upkeep, or when it needs memory.
 //! Downstream: `block`, which gives a block back.
 //!
-//! To free a value of a gigabyte takes milliseconds, under the pool's lock and often while an
-//! engine is held.
+//! The value is freed in pieces, because freeing a gigabyte at once would take milliseconds, under
+//! the pool's lock and often while an engine is held.
 //!
 //! Invariants:
 //! - M1  A call frees at most `FREED_BLOCKS_MAX` blocks. The extents in the list of remains are
@@ -17,10 +17,10 @@ use super::block::{EXTENT_BLOCKS_MAX, high, low, pair};
 use super::{Free, Pool};
 use crate::meta::NONE;
 
-/// The most blocks that are freed at once (M1): 8 MiB, which count as the copy of 128 KiB.
+/// The most blocks that one call frees (M1): 8 MiB, which count as the work of copying 128 KiB.
 pub(crate) const FREED_BLOCKS_MAX: usize = 512;
 
-/// A dead extent of which blocks are left to be freed.
+/// A dead extent that still has blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remains {
     extent: u32,
@@ -28,8 +28,9 @@ pub(super) struct Remains {
 }
 
 impl Pool {
-    /// Frees the blocks of a dead extent, which has `blocks`, as many as may be at once (M1).
-    /// Returns the number that was freed. Cost: the lock, and four cache lines for each block.
+    /// Frees up to [`FREED_BLOCKS_MAX`] blocks of a dead extent, which has `blocks` (M1). Lists the
+    /// rest. Returns the number of blocks that were freed. Cost: the lock, and four cache lines for
+    /// each block.
     pub(crate) fn free_extent(&self, id: u32, blocks: u32) -> usize {
         assert!(blocks > 0 && blocks as usize <= EXTENT_BLOCKS_MAX, "B1: an extent has blocks");
         let mut free = self.lock();
@@ -38,8 +39,9 @@ impl Pool {
         self.free_piece(&mut free)
     }
 
-    /// Frees more blocks of a dead extent, if any remain, and at most [`FREED_BLOCKS_MAX`]. Returns
-    /// the number that was freed. Cost: a load if there are none; else as a drop.
+    /// Frees up to [`FREED_BLOCKS_MAX`] more blocks of a dead extent, if any remain. Returns the
+    /// number of blocks that were freed. Cost: a load if none remain; otherwise that of
+    /// [`Self::free_extent`].
     pub(crate) fn free_remains(&self) -> usize {
         if self.remaining_blocks() == 0 {
             return 0;

@@ -19,20 +19,20 @@ pub trait Index {
         let _no_slots_to_prefetch = key;
     }
 
-    /// Eviction is about to judge how often an item was read: the owner may know of reads that the
-    /// item has not counted yet.
+    /// Called before eviction judges how often an item was read, because the owner may know of
+    /// reads that the item has not counted yet.
     fn note_reads(&self, item: &Item<'_>) {
         let _all_reads_are_counted = item;
     }
 
-    /// The item with `key` moved from `from` to `to`: the slot that holds `from` shall hold `to`.
+    /// Called when the item with `key` has moved: sets the slot that contains `from` to `to`.
     fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt);
 
-    /// The item with `key` is gone: the slot that holds `at` shall be empty.
+    /// Called when the item with `key` is gone: empties the slot that contains `at`.
     fn remove(&mut self, key: &[u8], at: ItemAt);
 
-    /// Items are gone. An index that has become much too large gives memory back; for that it
-    /// examines about `slots_max` slots. `key_at` returns the key of a living item.
+    /// Called when items are gone. An index that has become much too large gives memory back, and
+    /// examines about `slots_max` slots to do so. `key_at` returns the key of a living item.
     fn shrink<'k>(&mut self, slots_max: usize, key_at: impl Fn(ItemAt) -> &'k [u8]) {
         let _memory_that_is_not_charged = (slots_max, key_at);
     }

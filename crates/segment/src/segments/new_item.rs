@@ -13,10 +13,10 @@ use crate::pool::Upload;
 /// Why there is no segment for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSegment {
-    /// Memory is full of what may not be evicted.
+    /// Memory is full of items and blocks that may not be evicted.
     Refused,
-    /// Room is on its way: it was freed, but readers on other cores may still be in it. Nothing was
-    /// stored; the same call succeeds later.
+    /// Memory was freed, but readers on other cores may still read it (*room on the way*). Nothing
+    /// was stored; the same call succeeds later.
     NotYet,
 }
 

@@ -3,9 +3,9 @@
 //! Upstream:   `append`, for every item of a shard that does not evict.
 //! Downstream: `log` for the place, `reclaimer` for compaction.
 //!
-//! A store that is full refuses new items. A replacement adds nothing to what lives, but the log
-//! needs a place for the new item before the old one is dead. So each shard keeps some spare
-//! segments, the *reserve*, back from new items:
+//! A store that is full refuses new items. A replacement adds no living bytes, but the log needs a
+//! place for the new item before the old item is dead. So each shard has some spare segments that
+//! new items do not use, the *reserve*:
 //!
 //! ```text
 //! placed in                         new item               replacement no larger
@@ -22,9 +22,9 @@
 //! the old item, its segment becomes the spare one.
 //!
 //! Step 6 alone would be enough, but each replacement would cost the copy of a segment. The rest of
-//! the reserve makes step 6 rare: replacements fill segments of the reserve, the replaced items
-//! leave dead space all over memory, and one job then collects the dead space of the deadest
-//! segment for many replacements.
+//! the reserve makes step 6 rare. Replacements fill segments of the reserve, and the replaced items
+//! leave dead space in all segments. One job then frees the segment with the most dead space, which
+//! is enough for many replacements.
 //!
 //! Invariants:
 //! - R1  A new item, or one larger than what it replaces, is placed only while all `reserve`

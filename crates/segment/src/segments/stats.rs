@@ -1,12 +1,12 @@
-//! What a shard's segments hold and have done, as one record.
+//! The statistics of a shard's segments: their present content, and the work since the start.
 //!
 //! Upstream:   `stats` of the server adds the shards up.
-//! Downstream: `log` for what is held, `reclaimer` for what was done.
+//! Downstream: `log` for the present content, `reclaimer` for the work.
 
 use super::Segments;
 use crate::limits::BLOCK_BYTES;
 
-/// What one shard's segments hold and have done.
+/// The statistics of one shard's segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentStats {
     /// Items neither removed nor replaced. Flushed and expired items count until their memory is

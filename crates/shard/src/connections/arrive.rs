@@ -1,7 +1,7 @@
 //! Input of clients: received from `io`, lent to `serve`, and kept if it cannot be served yet.
 //!
-//! Upstream:   `tick`, with the events of a poll; connections that may be resumed; `accept`, for
-//!             connections that moved with their input, or could not.
+//! Upstream:   `tick`, with the events of a poll; `waiting`, with connections that may be resumed;
+//!             `accept`, with connections that brought their input, or that could not move.
 //! Downstream: `serve`; the tail of each connection.
 //!
 //! Invariants:
@@ -21,12 +21,12 @@ use crate::large::upload::Values;
 use crate::request::batch::Ready;
 use crate::waiting::engines::HeldEngines;
 
-/// The most spare tails that a shard keeps for later partial requests.
+/// The most spare tails that a shard keeps, for later input that cannot be served at once.
 const KEPT_TAILS_MAX: usize = 64;
 /// The largest memory of a spare tail. A larger tail in use may be shrunk.
 const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
-/// A large tail is shrunk if its memory is more than this many times its bytes: a long line was in
-/// it, and its client may send little from now on.
+/// A large tail is shrunk if its memory is more than this many times its bytes. It has contained a
+/// long line, and its client may send little from now on.
 const TAIL_TIMES_MAX: usize = 4;
 /// Connections that can be ready in one tick without an allocation.
 const READY_AT_FIRST: usize = 1024;
@@ -110,8 +110,8 @@ impl Arrivals {
         }
     }
 
-    /// Takes a landing back: bytes of a large value are in place. Bytes that follow the value
-    /// become input of the connection.
+    /// Takes back a landing into which bytes of a large value were received. Bytes that follow the
+    /// value become input of the connection.
     pub(crate) fn landed<E: Engine>(
         &mut self,
         io: &mut impl Io,
@@ -156,7 +156,7 @@ impl Arrivals {
                 continue;
             }
             open.resume(sweep);
-            // The input of an upload may be empty: its value may be whole.
+            // A connection with an upload may have no input: the value may be whole already.
             let may_serve = !open.input().is_empty() || open.is_uploading();
             if may_serve && open.ready().is_none() {
                 open.set_ready(Ready::add(&mut self.ready, connection, None));
@@ -166,8 +166,8 @@ impl Arrivals {
         clients.resumable = resumable;
     }
 
-    /// Makes the clients at the front of the run queue ready, as many as the tick is expected to
-    /// have time for (`work`, W1).
+    /// Makes clients at the front of the run queue ready: as many as the budget of the tick is
+    /// expected to allow (`work`, W1).
     #[inline]
     pub(crate) fn take_turns<P: ReadValue>(
         &mut self,
@@ -247,8 +247,8 @@ impl Arrivals {
         }
     }
 
-    /// The ready connections, the position from which on they come off the run queue, and their
-    /// input.
+    /// The ready connections; the position of the first one that was taken off the run queue; and
+    /// the input of all of them.
     pub(crate) fn inputs<'b, I: Io>(
         &'b mut self,
         io: &'b I,
@@ -336,7 +336,7 @@ impl Arrivals {
     }
 }
 
-/// Has `io` receive from a connection, or stop that, as its pause asks for.
+/// Tells `io` to stop receiving from a connection, or to receive again, if its pause requires that.
 fn set_receiving(io: &mut impl Io, open: &mut Connection) {
     match open.set_receiving() {
         Some(true) => io.pause(open.socket()),
@@ -345,7 +345,7 @@ fn set_receiving(io: &mut impl Io, open: &mut Connection) {
     }
 }
 
-/// Finds the connection that bytes were received for, and notes that its client is active.
+/// Finds the connection for which bytes were received, and notes that its client is active.
 fn heard<P: ReadValue>(
     context: &Context,
     clients: &mut Clients<P>,

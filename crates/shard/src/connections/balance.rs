@@ -1,7 +1,7 @@
 //! Chooses the connections that other cores serve from now on.
 //!
 //! Upstream:   `tick`, before and after a core serves its clients.
-//! Downstream: `cores` decides how many cores are awake; `accept` hands the chosen connections
+//! Downstream: `policy` decides how many cores are awake; `accept` hands the chosen connections
 //!             over.
 //!
 //! ```text

@@ -1,7 +1,7 @@
 //! Connections: accepted, read, moved to other cores, sent to, and closed.
 //!
-//! Upstream:   `tick`, with the events of a poll, and at its end; `serve`, with the input that it
-//!             leaves.
+//! Upstream:   `tick`, with the events of a poll, and at the end of a tick with the replies;
+//!             `serve`, with the input that it leaves.
 //! Downstream: `net` and `io`; `large` for the bytes of large values.
 
 pub(crate) mod late;

@@ -1,5 +1,5 @@
-//! What all cores of the process share: its limits and flags, the bounds on the work of a core,
-//! and how many cores serve clients.
+//! The state that all cores of the process share: limits and flags, the bounds on the work of a
+//! core, and the number of cores that serve clients.
 //!
 //! Upstream:   every stage of a tick.
 //! Downstream: `observe`, for the counters of all cores.

@@ -1,15 +1,16 @@
 //! The run queue: clients with input that wait for their turn, the oldest first.
 //!
-//! Upstream:   `pause`, when a client has had its turn or the core has done enough in a tick.
+//! Upstream:   `pause`, when a client has had its turn, or the tick has used up its budget.
 //! Downstream: `arrive` makes the clients at the front ready.
 //!
-//! A client that waits costs a tick nothing. So a tick is as short beside a hundred clients that
-//! pipeline as beside ten (`work`, W1).
+//! A tick does no work for a client that waits. So a tick with a hundred clients that pipeline
+//! takes no longer than its budget allows (`work`, W1).
 //!
 //! Invariants:
-//! - Q1  Each client that waits for its turn is in the queue. The queue may also have the index of
-//!   a client that is gone: to search for it at each close would take a second for 20,000 clients.
-//!   `arrive` passes over such an index. A later client of the same index may get an early turn.
+//! - Q1  Each client that waits for its turn is in the queue. The queue may also contain the index
+//!   of a client that is gone, because searching the queue at each close would take a second for
+//!   20,000 clients. `arrive` skips such an index. A later client with the same index may get its
+//!   turn early.
 
 use std::collections::VecDeque;
 
@@ -21,8 +22,9 @@ const QUEUED_AT_FIRST: usize = 256;
 /// Where a client joins the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Join {
-    /// Its turn came, but the tick ended before it.
+    /// At the front: the tick has taken the client off the queue, but has no time for its turn.
     Front,
+    /// At the back: the client has had its turn, or its input is new.
     Back,
 }
 
@@ -56,7 +58,7 @@ impl RunQueue {
         }
     }
 
-    /// Takes the client off that waits longest.
+    /// Takes the client that has waited longest off the queue.
     pub(crate) fn pop(&mut self) -> Option<ClientIndex> {
         self.waiting.pop_front()
     }

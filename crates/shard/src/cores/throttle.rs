@@ -1,14 +1,14 @@
-//! The logins of a process that fail or wait for a check, which all shards share.
+//! Which logins fail and which wait for a check, shared by all shards of the process.
 //!
-//! Upstream:   `login` asks for checks; `turns`, `send` and `accept` say which logins have ended
-//!             their wait.
-//! Downstream: `net` decides; `tick` asks each shard's time of the next call, and sleeps until
-//!             then.
+//! Upstream:   `login` asks for checks; `turns`, `send` and `accept` report logins that no longer
+//!             wait.
+//! Downstream: `kachel_net::Attempts` decides; `tick` reads when a login of its shard is called
+//!             next, and sleeps until then.
 //!
 //! Invariants:
-//! - H1  The time of a shard's next call is published before the lock is released, and the shard is
-//!   woken if it became earlier. A shard loads it after it has raised its sleeping flag. So no
-//!   shard sleeps longer, and none has to ask whether a turn has come.
+//! - H1  The time of a shard's next call is published before the lock is released. If the time
+//!   became earlier, the shard is woken. A shard loads the time after it has raised its sleeping
+//!   flag. So no shard sleeps past the time of its next call, and none has to poll for it.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -20,11 +20,11 @@ use kachel_stdx::CachePadded;
 /// The time of a call that is not due.
 const NEVER_NS: u64 = u64::MAX;
 
-/// The logins of a process that fail or wait.
+/// The failed and the waiting logins of a process, behind one lock.
 #[derive(Debug)]
 pub(crate) struct LoginThrottle {
     attempts: Mutex<Attempts>,
-    /// For each shard, the time of its next call (H1). They are written under the lock.
+    /// For each shard, the time of its next call (H1). Written only under the lock.
     next_ns: Box<[CachePadded<AtomicU64>]>,
 }
 
@@ -38,14 +38,14 @@ impl LoginThrottle {
         }
     }
 
-    /// When a login of this shard is called next, if one is. Cost: a load.
+    /// When a login of this shard is called next. `None` if none is due. Cost: a load.
     #[inline]
     pub(crate) fn next_ns(&self, shard: u16) -> Option<u64> {
         Some(self.next_ns[usize::from(shard)].load(Acquire)).filter(|next_ns| *next_ns != NEVER_NS)
     }
 
-    /// Makes a change, for which no other lock may be taken. Then tells `wake` each shard that is
-    /// called earlier because of it (H1).
+    /// Calls `change`, which must not take another lock. Then calls `wake` with each shard whose
+    /// next call has become earlier (H1).
     ///
     /// Cost: a lock that all shards share.
     pub(crate) fn change<T>(

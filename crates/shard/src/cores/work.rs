@@ -9,17 +9,17 @@
 //! do not bound work, because one request may cost a thousand times as much as another.
 //!
 //! Invariants:
-//! - W1  No request of a client is begun in a turn whose work has reached `TURN_BYTES_MAX`, and
-//!   none of any client in a tick whose work has reached twice its budget (`tick_budget_bytes`) and
-//!   a turn. A turn is what a tick serves of one connection or exchange; commands before a login
-//!   count, too. A client whose turn has ended, or has not come, joins the run queue. In a tick,
-//!   new input that is short comes first, for half of the budget; then the clients that the tick
-//!   took off the run queue, the first of them in any case; then other new input.
+//! - W1  A turn is what a tick serves of one connection or exchange; commands before a login count,
+//!   too. No request is begun in a turn whose work has reached `TURN_BYTES_MAX`, or in a tick whose
+//!   work has reached twice the budget of the tick (`tick_budget_bytes`) plus one turn. A client
+//!   whose turn has ended, or has not come, joins the run queue. A tick first serves new input that
+//!   is short, with half of its budget. Then it serves the clients that it took off the run queue,
+//!   at least the first of them. Then it serves other new input.
 //! - W2  No request is begun in a hold of an engine whose work has reached `HOLD_BYTES_MAX`: the
-//!   core releases the engine, and takes it again for the next request. The requests that others
-//!   have parked have a bound of the same size for themselves.
-//! - W3  The engine bounds the work of one request: by its own bytes, by a few blocks, and by what
-//!   making room for these may cost (`kachel_segment`, E1 of `extend` and B1 of `allowance`).
+//!   core releases the engine, and takes it again for the next request. The requests that other
+//!   cores have parked have a bound of their own, of the same size.
+//! - W3  The engine bounds the work of one request: its own bytes, a few blocks, and the work of
+//!   making room for these (`kachel_segment`, E1 of `extend` and B1 of `allowance`).
 //! - W4  The engine bounds the work of one step of its upkeep (`kachel_segment`, B2 of
 //!   `allowance`). A hold has at most one such step, beside the requests.
 
@@ -31,36 +31,36 @@ use kachel_io::Clock;
 
 use crate::observe::counters::Counters;
 
-/// A request counts as this many bytes of work, beside those of the engine: one that reads a small
-/// item takes about as long as a copy of that many bytes.
+/// A request counts as this many bytes of work, in addition to the work of the engine. A request
+/// that reads a small item takes about as long as a copy of this number of bytes.
 pub(crate) const REQUEST_BYTES: u64 = 2048;
-/// The work after which the turn of a client ends (W1): 128 small requests. With 256, and without
-/// a budget for the tick, a client waited up to five times as long as with memcached beside two
-/// that pipeline GETs (`experiments/e017-neighbors`). Fewer cost a client that pipelines more
-/// polls.
+/// The work after which the turn of a client ends (W1): 128 small requests. With 256 requests and
+/// no budget for the tick, a client beside two that pipeline GETs waited up to five times as long
+/// as with memcached (`experiments/e017-neighbors`). With a smaller bound, a client that pipelines
+/// needs more polls.
 pub const TURN_BYTES_MAX: u64 = 256 * 1024;
-/// The largest budget of a tick (W1). Beside 32 clients that pipeline, memcached's threads serve
-/// about as much before they come to the next client.
+/// The largest budget of a tick (W1). A thread of memcached that has 32 clients which pipeline does
+/// about as much work between two turns of one client.
 pub const TICK_BYTES_MAX: u64 = 16 * TURN_BYTES_MAX;
 /// New input that has at most this many bytes is short (W1): a request with its value, or some
 /// small requests.
 const SHORT_INPUT_BYTES_MAX: usize = 2048;
 /// The work that a byte of input is expected to cause: a small request has about 32 bytes.
 const WORK_BYTES_PER_INPUT_BYTE: u64 = REQUEST_BYTES / 32;
-/// The work after which a core releases an engine (W2). As much as a turn, so that only several
-/// connections together reach it.
+/// The work after which a core releases an engine (W2). It is as much as a turn, so usually
+/// only several connections together reach it.
 pub const HOLD_BYTES_MAX: u64 = TURN_BYTES_MAX;
 
-/// The work that a tick is to do for `clients` clients with input (W1): half a turn for each, but a
-/// turn at least and `TICK_BYTES_MAX` at most. So beside two clients that pipeline, a tick is not
-/// longer than beside one, and beside many it has enough requests to be worth its poll.
+/// The budget of a tick in which `clients` clients have input (W1): half a turn for each, at least
+/// one turn, and at most `TICK_BYTES_MAX`. So a tick with two clients that pipeline takes no longer
+/// than with one, and a tick with many clients serves enough requests to be worth its poll.
 pub(crate) fn tick_budget_bytes(clients: usize) -> u64 {
     let wanted = (clients as u64).saturating_mul(TURN_BYTES_MAX / 2);
     wanted.clamp(TURN_BYTES_MAX, TICK_BYTES_MAX)
 }
 
-/// The work that a turn with this input is expected to take, in bytes, if it has at most
-/// `turn_requests` requests.
+/// The work that a turn with `input_bytes` of input is expected to cause, in bytes. A turn has at
+/// most `turn_requests` requests.
 pub(crate) fn expected_bytes(input_bytes: usize, turn_requests: Option<u32>) -> u64 {
     let requests_bytes =
         turn_requests.map_or(TURN_BYTES_MAX, |most| u64::from(most) * REQUEST_BYTES);
@@ -87,7 +87,7 @@ impl TickWork {
         self.done_bytes += bytes;
     }
 
-    /// Whether new input of this length comes first.
+    /// Whether new input of this length is served before the run queue (W1).
     #[inline]
     pub(crate) const fn is_first(&self, input_bytes: usize) -> bool {
         input_bytes <= SHORT_INPUT_BYTES_MAX && self.done_bytes < self.budget_bytes / 2
@@ -99,16 +99,16 @@ impl TickWork {
         self.done_bytes >= self.budget_bytes
     }
 
-    /// The work that turns which were begun may still do. At 0 no more requests are carried out in
-    /// this tick.
+    /// The work that may still be done in the turns that were begun. At 0 no more requests are
+    /// carried out in this tick.
     #[inline]
     pub(crate) const fn left_bytes(&self) -> u64 {
         (2 * self.budget_bytes + TURN_BYTES_MAX).saturating_sub(self.done_bytes)
     }
 }
 
-/// The time of a hold is measured from this work on, in bytes. Most holds have less, and reading
-/// the clock for them would cost a part of a small request.
+/// The time of a hold is measured only if its work is at least this number of bytes. Most holds do
+/// less, and reading the clock for each of them would slow down small requests.
 const MEASURED_BYTES_MIN: u64 = 16 * 1024;
 
 /// The work of one core, and its clock.
@@ -123,15 +123,15 @@ pub(crate) struct WorkMeter {
 /// A hold of an engine: when it began, and the work that the engine had done before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HoldWork {
-    /// When the clock was read last before it.
+    /// The last reading of the clock before the hold.
     began_ns: u64,
     work_before: u64,
-    /// The work of the hold that is counted for the tick.
+    /// The part of the work of the hold that `tick_bytes` has counted already.
     counted_bytes: u64,
 }
 
 impl HoldWork {
-    /// The work of the hold so far, if the engine has done `work_bytes` since its start.
+    /// The work of the hold so far. `work_bytes` is the work of the engine since its start.
     #[inline]
     pub(crate) const fn bytes(&self, work_bytes: u64) -> u64 {
         debug_assert!(work_bytes >= self.work_before, "an engine counts from its start on");
@@ -146,7 +146,7 @@ impl fmt::Debug for WorkMeter {
 }
 
 impl WorkMeter {
-    /// A meter of a core that nothing was counted for.
+    /// Makes a meter that has counted nothing.
     pub(crate) const fn new(clock: Rc<dyn Clock>) -> Self {
         Self { clock, tick_bytes: Cell::new(0), last_ns: Cell::new(0) }
     }
@@ -157,14 +157,15 @@ impl WorkMeter {
         self.last_ns.set(now_ns);
     }
 
-    /// Begins a hold of an engine that has done `work_bytes` so far. Its time counts from the last
-    /// reading of the clock, so it is measured a little too long.
+    /// Begins a hold of an engine that has done `work_bytes` so far. The time of the hold counts
+    /// from the last reading of the clock, so the result is a little too long.
     #[inline]
     pub(crate) fn begin_hold(&self, work_bytes: u64) -> HoldWork {
         HoldWork { began_ns: self.last_ns.get(), work_before: work_bytes, counted_bytes: 0 }
     }
 
-    /// Counts a hold that is about to end, or goes on because requests were parked meanwhile.
+    /// Counts the work of a hold that is about to end, or that goes on because requests were parked
+    /// meanwhile.
     #[inline]
     pub(crate) fn count_hold(&self, hold: &mut HoldWork, work_bytes: u64, counters: &Counters) {
         let bytes = hold.bytes(work_bytes);

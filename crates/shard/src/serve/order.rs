@@ -1,10 +1,10 @@
-//! The order in which a tick serves clients, and who waits for a later one.
+//! The order in which a tick serves clients, and which clients wait for a later tick.
 //!
-//! Upstream:   `serving`, with the ready connections; before each request it asks whether the turn
-//!             of the connection has ended.
+//! Upstream:   `tick`, with the ready connections; `serving`, which asks before each request
+//!             whether the turn of the connection has ended.
 //! Downstream: the run queue, for clients whose turn has ended or has not come.
 //!
-//! The invariants that are cited here are those of `serving`; W1 is that of `cores/work`.
+//! This file cites invariants of `serving` (I3) and of `cores/work` (W1).
 
 use kachel_engine::Engine;
 use kachel_io::Io;
@@ -17,9 +17,9 @@ use crate::request::batch::{Batch, Ready};
 use crate::serve::serving::{Begun, Serving, Turn};
 
 impl<E: Engine> Serving<'_, E> {
-    /// Serves the ready connections, as long as the budget of the tick lasts (`work`, W1). Those
-    /// from `turns_from` on come off the run queue. `decoded` lends its memory for keys that come
-    /// in base64.
+    /// Serves the ready connections until the budget of the tick is used up (`work`, W1). The
+    /// connections from position `turns_from` on were taken off the run queue. Keys that arrive in
+    /// base64 are decoded into the memory of `decoded`.
     pub(crate) fn serve_all<'b, I: Io>(
         &mut self,
         ready: &mut [Ready],
@@ -49,12 +49,14 @@ impl<E: Engine> Serving<'_, E> {
         }
         debug_assert!(turn.batch.is_empty(), "I3: all that was staged is carried out");
         *decoded = turn.batch.into_decoded();
-        self.core.sleep(); // What others retire from here on does not wait for this core.
+        // From here on, memory that other cores retire does not wait for this core.
+        self.core.sleep();
     }
 }
 
 impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
-    /// Serves the ready connections in the order of `work`, W1. The others join the run queue.
+    /// Serves the ready connections in the order of `work`, W1. Connections for which the tick has
+    /// no time join the run queue.
     fn all<I: Io>(&mut self, turns_from: usize, inputs: &Inputs<'b, I>) {
         let ready = self.ready.len();
         debug_assert!(turns_from <= ready, "a position among the ready connections");
@@ -70,7 +72,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         for index in turns_from..ready {
             let is_first = index == turns_from; // It has its turn in any case (W1).
             if !is_first && self.tick.is_spent() {
-                // The last one joins the front first, so they keep their order.
+                // The last connection is put in front first, so all of them keep their order.
                 (index..ready).rev().for_each(|index| self.queue(index, Join::Front));
                 break;
             }
@@ -83,9 +85,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
     }
 
-    /// Pauses the connections that have reached their limit of requests for this tick. The others
-    /// come first in the next tick. The batch does not end with such a connection, so that requests
-    /// of several connections still run together.
+    /// Pauses the connections that have reached their limit of requests for this tick, so that
+    /// other connections come first in the next tick. This is done once at the end, so that a batch
+    /// still contains requests of several connections.
     #[cold]
     fn end_turns(&mut self) {
         debug_assert!(self.batch.is_empty(), "I3");
@@ -97,8 +99,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
     }
 
-    /// Counts the request that starts at `offset`. Returns `false` if the connection has had its
-    /// turn of `turn_requests`.
+    /// Counts the request that starts at `offset`. Returns `false` if the connection has already
+    /// begun `turn_requests` requests in this tick.
     #[cold]
     pub(super) fn begin(&mut self, offset: usize, turn_requests: u32) -> bool {
         debug_assert!(turn_requests > 0, "each connection has a turn");
@@ -107,7 +109,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.begun.count <= turn_requests
     }
 
-    /// Has a client wait for its turn. The rest of its input is served in a later tick.
+    /// Adds a client to the run queue. The rest of its input is served in a later tick.
     pub(super) fn queue(&mut self, index: usize, join: Join) {
         let Ready { connection, ended, .. } = self.ready[index];
         if !ended {

@@ -67,17 +67,17 @@ pub(super) struct Turn<'a, 's, 'b, E: Engine> {
     pub(super) on: &'a mut Serving<'s, E>,
     pub(super) ready: &'a mut [Ready],
     pub(super) batch: Batch<'b>,
-    /// Whether requests were staged, and nothing else was done, since the connection was prepared
-    /// for a request. Then it need not be prepared again for the next one.
+    /// Whether nothing except staging requests was done since the connection was prepared. Then
+    /// the connection need not be prepared again for its next request.
     pub(super) has_only_staged: bool,
-    /// The protocol of the connection, once it was prepared for a request.
+    /// The protocol of the connection. Valid once the connection was prepared.
     pub(super) protocol: ClientProtocol,
-    /// The most requests of one connection in one tick (`-R`). If there is such a number, the
-    /// connection is prepared for each of its requests, which counts them.
+    /// The most requests of one connection in one tick (`-R`). With this limit, a connection is
+    /// prepared for each of its requests, because `prepare` counts them.
     pub(super) turn_requests: Option<u32>,
     /// The work of this tick (`work`, W1).
     pub(super) tick: TickWork,
-    /// The requests of the connection that were begun, if they are counted.
+    /// The requests of the connection that were begun. Counted only with `turn_requests`.
     pub(super) begun: Begun,
 }
 
@@ -85,8 +85,8 @@ pub(super) struct Turn<'a, 's, 'b, E: Engine> {
 #[derive(Clone, Copy)]
 pub(super) struct Begun {
     pub(super) count: u32,
-    /// Where the last one starts in the input. A request that had to wait for the batch is begun
-    /// again there.
+    /// Where the last of these requests starts in the input. A request that had to wait for the
+    /// batch is begun a second time at the same place, and counts once.
     pub(super) last_start: usize,
 }
 
@@ -98,15 +98,16 @@ impl Begun {
 enum Next {
     /// Its next request is parsed. `scanned_bytes` of it were searched for the end of a line.
     Request { scanned_bytes: usize },
-    /// Something else was done, so it must be prepared again.
+    /// Something else was done, so the connection must be prepared again.
     Again,
-    /// Nothing more in this tick.
+    /// Nothing more of the connection is served in this tick.
     Later,
 }
 
 impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Serves one connection until its input is used up, its next request is incomplete, or the
-    /// connection must wait. With `is_turn` it has its turn although the tick may be spent.
+    /// connection must wait. With `is_turn` the connection has a turn even if the budget of the
+    /// tick is used up.
     pub(super) fn connection(&mut self, index: usize, input: &'b [u8], mut is_turn: bool) {
         debug_assert!(self.ready[index].offset == 0, "a connection is served once a tick");
         self.ready[index].input_bytes = input.len();
@@ -155,9 +156,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
     }
 
-    /// Does what comes before the next request of a connection: skips input, receives a large
-    /// value, has the client log in, continues a retrieval, or waits. `rest` is the input that is
-    /// not served yet.
+    /// Prepares a connection for its next request: skips input, receives a large value, serves a
+    /// login, continues a retrieval, or pauses the connection. `rest` is the input that is not
+    /// served yet.
     fn prepare(&mut self, index: usize, connection: ClientIndex, rest: &'b [u8]) -> Next {
         let Ready { offset, .. } = self.ready[index];
         let Some(open) = self.on.clients.connections.get_mut(connection) else {
@@ -314,8 +315,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
     }
 
-    /// Drops the rest of an exchange's input: its last request is not whole, and nothing more
-    /// comes.
+    /// Drops the rest of an exchange's input. The last request of the exchange is incomplete, and
+    /// an exchange gets no more input.
     #[cold]
     fn refuse_incomplete(
         &mut self,
@@ -329,8 +330,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.advance(index, rest_bytes);
     }
 
-    /// Answers input that is no request, and skips what belongs to it, or closes the connection. A
-    /// login of a client that has logged in before is served. Returns `false` if it must wait.
+    /// Answers input that is not a request and skips its data, or closes the connection. Serves a
+    /// login of a client that has logged in before. Returns `false` if the connection must wait.
     #[inline(never)]
     fn refuse(
         &mut self,
@@ -364,8 +365,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     /// Returns whether the batch is empty, so that an unstaged request may be executed now (I1). If
-    /// it is not empty, runs it. The caller must then begin again, because the run may have paused
-    /// the connection.
+    /// the batch is not empty, runs it and returns `false`. The caller must then begin again,
+    /// because the run may have paused the connection.
     fn settled(&mut self) -> bool {
         let settled = self.batch.is_empty();
         if !settled {
@@ -379,7 +380,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.ready[index].offset += bytes;
     }
 
-    /// Advances behind a request that was executed without being staged, and counts its work.
+    /// Advances past a request that was executed without being staged, and counts its work.
     fn advance_unstaged(&mut self, index: usize, bytes: usize) {
         self.advance(index, bytes);
         self.count_unstaged(index, REQUEST_BYTES);
@@ -545,7 +546,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let mut held = HeldEngines::new(engines, on.context);
         let is_own = |staged: &&Staged<'_>| staged.owner == id;
         let own = self.batch.iter().any(|staged| is_own(&staged)).then(|| held.own()).flatten();
-        // The shard whose engine prefetches; the readers do it for all others.
+        // The engine of this shard prefetches its own keys; the readers prefetch those of others.
         let except = own.is_some().then_some(id);
         let readers = engines.readers();
         let beside =
@@ -581,7 +582,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if self.on.context.shared.options.copies.is_some() {
             copy_hot(self.on.context, &mut held, self.ready, &self.batch);
         }
-        // `held` is released at the end, where it is: to drop it by value would copy 3 KB.
+        // `held` is dropped in place, at the end: dropping it by value would copy 3 KB.
         self.batch.clear();
     }
 }
@@ -611,8 +612,8 @@ impl<E: Engine> Serving<'_, E> {
         }
     }
 
-    /// The work of a command of a client that logs in: a password may be compared with each line of
-    /// the file of users.
+    /// The work that a command of a client that logs in counts as. A password may be compared with
+    /// each line of the file of users.
     #[cold]
     fn login_bytes(&self) -> u64 {
         let compared = self.context.shared.with_users(Users::compared_bytes).unwrap_or(0);
@@ -627,8 +628,8 @@ impl<E: Engine> Serving<'_, E> {
 
 /// The connection of a client that logs in, or whose large value is received.
 ///
-/// Panics: when it is an exchange, which never does that. A server that asks for logins has no UDP,
-/// and a datagram is too short for a large value (`datagrams`).
+/// Panics: if `client` is an exchange, which neither logs in nor sends a large value. A server that
+/// asks for logins has no UDP, and a datagram is too short for a large value (`datagrams`).
 fn connection_of(client: ClientIndex) -> ConnectionIndex {
     client.connection().expect("an exchange neither logs in nor sends a large value")
 }

@@ -13,15 +13,15 @@
 //! pieces of listings --(one a tick, by the core of the shard)--> done
 //! ```
 //!
-//! Each core that holds the engine executes requests of the queue. The core of the shard does the
-//! rest, once a tick.
+//! Each core that holds the engine executes requests of the queue. Only the core of the shard
+//! retries delayed requests, takes durable ones out, and executes pieces, once a tick.
 //!
 //! Invariants:
 //! - B1  Requests about one key are executed in the order in which they came: while one of them is
 //!   delayed, later ones of the backlog are delayed as well.
 //! - B2  Replies leave `undurable` in the order of their sequences.
-//! - B3  Only records are here, of which each core has a limited number (`records`), so the backlog
-//!   needs no bound of its own.
+//! - B3  A backlog contains only records, of which each core has a limited number (`records`). So
+//!   it needs no bound of its own.
 
 use arrayvec::ArrayVec;
 use kachel_engine::{BATCH_MAX, Durability, Engine, Sequence};
@@ -33,7 +33,7 @@ use crate::waiting::parked::{Ask, Parked};
 
 /// The requests of one shard that wait within the lock of its engine.
 pub(crate) struct Backlog<E: Engine> {
-    /// Requests that nobody tried to execute yet, the oldest first.
+    /// Requests that no core has tried to execute yet, the oldest first.
     queue: Chain<Parked<E>>,
     /// Requests that the engine delays, the oldest first.
     delayed: Chain<Parked<E>>,
@@ -41,7 +41,8 @@ pub(crate) struct Backlog<E: Engine> {
     undurable: Chain<Parked<E>>,
     /// Pieces of listings, for the core of the shard.
     pieces: Chain<Parked<E>>,
-    /// Whether the core of the shard looks again soon, because it has seen that requests wait.
+    /// Whether the core of the shard will step this backlog soon, because it has seen that requests
+    /// wait.
     pub(crate) is_watched: bool,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Backlog<E: Engine> {
 pub(crate) enum Left {
     #[default]
     Nothing,
-    /// Requests that the engine delays. The core of the shard must look again soon.
+    /// Requests that the engine delays. The core of the shard must step the backlog again soon.
     Delayed,
     /// Requests that can be executed now, or pieces of listings.
     Requests,
@@ -59,7 +60,7 @@ pub(crate) enum Left {
 /// How much of a backlog is executed at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunLimit {
-    /// The most requests.
+    /// The most requests that are executed.
     pub(crate) count: usize,
     /// No request is begun once the engine has done this work since its start, in bytes.
     work_bytes: u64,
@@ -77,7 +78,7 @@ impl RunLimit {
 }
 
 impl<E: Engine> Backlog<E> {
-    /// Nothing waits.
+    /// Makes an empty backlog.
     pub(crate) const fn new() -> Self {
         Self {
             queue: Chain::new(),
@@ -112,7 +113,7 @@ impl<E: Engine> Backlog<E> {
         self.delayed.iter().count() + self.undurable.iter().count()
     }
 
-    /// Adds a request: at the end, or to the delayed ones if it has a ticket.
+    /// Adds a request: to the end of the queue, or to the delayed requests if it has a ticket.
     pub(crate) fn push(&mut self, work: Work<Parked<E>>) {
         debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
         if work.ticket.is_some() { self.delayed.push(work) } else { self.queue.push(work) }
@@ -128,8 +129,8 @@ impl<E: Engine> Backlog<E> {
         self.pieces.pop()
     }
 
-    /// Executes requests of the queue within `limit`, in batches whose lookups overlap. Adds to
-    /// `done` those whose answer may be sent. Returns how many were taken from the queue.
+    /// Executes requests of the queue within `limit`, in batches whose lookups overlap. Adds the
+    /// requests whose answers may be sent to `done`. Returns how many were taken from the queue.
     pub(crate) fn run(
         &mut self,
         context: &Context,
@@ -190,7 +191,7 @@ impl<E: Engine> Backlog<E> {
         }
     }
 
-    /// Passes on a request that was executed.
+    /// Adds a request that was executed to `done`, or to `undurable` if its change is not durable.
     fn executed(&mut self, work: Work<Parked<E>>, done: &mut Chain<Parked<E>>) {
         match work.durability {
             Durability::Now => done.push(work),
@@ -223,7 +224,7 @@ impl<E: Engine> Backlog<E> {
         let mut before = std::mem::take(&mut self.delayed);
         let mut executed = 0;
         while let Some(mut work) = before.pop() {
-            // The requests that stay are searched only for one that is ready (B1).
+            // `delayed` is searched only for a request whose ticket is ready (B1).
             let may_execute = executed < limit.count
                 && !limit.is_reached(engine)
                 && work.ticket.as_ref().is_none_or(|ticket| engine.is_ready(ticket))

@@ -20,21 +20,21 @@
 //! - E1  A core holds engines for a bounded piece of work: for a batch of requests, and for
 //!   `PARKED_PER_HOLD_MAX` parked ones of each engine that it releases. Once a tick, the core of a
 //!   shard also executes up to `PARKED_PER_TICK_MAX` requests of its backlog in one hold. Each of
-//!   the three ends earlier if its work reaches `HOLD_BYTES_MAX` (`work`, W2). A core
-//!   that holds an engine does not poll, send or wake. The engine itself calls the kernel only for
-//!   `madvise`, when memory changes hands: a segment is released while the budget is overdrawn or a
-//!   client needs memory (then the pool is locked, too), the index shrinks by at most 2 MiB, or it
-//!   grows into the next huge page.
+//!   the three ends earlier if its work reaches `HOLD_BYTES_MAX` (`work`, W2). A core that holds an
+//!   engine does not poll, send or wake. The engine itself makes one system call, `madvise`, in
+//!   three cases: it gives a segment back to the kernel, because the budget is overdrawn or a
+//!   client needs memory (then the pool is locked, too); the index shrinks, by at most 2 MiB; the
+//!   index grows into the next huge page.
 //! - E2  A core publishes the statistics of an engine before it hands answers back, and before it
 //!   releases the engine. So a change is acknowledged only when `stats` counts it (`send`, I1).
 //! - E3  With `erew` only the core of a shard takes its engine.
-//! - E4  The core of a shard knows of the requests that wait with its engine while the engine is
-//!   free: the core that leaves them there wakes it, unless it looks again soon anyway.
+//! - E4  The core of a shard learns of requests that wait with its engine while no core holds it:
+//!   the core that leaves the requests there wakes it, unless it will step its backlog soon anyway.
 //!
 //! Source: reads without a lock and writes under one as in Fan and others, "MemC3", NSDI 2013.
-//! MemC3 has one lock and takes it for each request. Here each shard has its own, and a core takes
-//! it for a batch, because the cache misses of a batch overlap. For the requests that are left with
-//! the holder see `kachel_stdx::CombiningLock`.
+//! MemC3 has one lock and takes it for each request. Here each shard has its own lock, and a core
+//! takes it for a batch, because the cache misses of a batch overlap. `kachel_stdx::CombiningLock`
+//! describes how a request is parked with the holder.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
@@ -51,8 +51,8 @@ use crate::waiting::parked::Parked;
 
 /// The most parked requests that a core executes for others before it releases an engine.
 const PARKED_PER_HOLD_MAX: usize = 64;
-/// The most parked requests that the core of a shard executes in one tick, besides those of its
-/// holds, so that its own clients are served in time.
+/// The most parked requests that the core of a shard executes in one tick, besides those that it
+/// executes when it releases engines. It limits how long the core's own clients wait.
 const PARKED_PER_TICK_MAX: usize = 512;
 
 /// An engine behind its lock.
@@ -79,12 +79,12 @@ pub struct Engines<E: Engine> {
 /// The data that the lock of a shard protects.
 struct Kept<E: Engine> {
     engine: E,
-    /// Dead items that the engine found, as far as they are counted.
+    /// The dead items that the engine had found when they were last counted.
     found: DeadFound,
     backlog: Backlog<E>,
 }
 
-/// Keeps an engine from all cores, for tests that need a core which holds it.
+/// Holds an engine, for tests in which all cores must find it held.
 #[must_use]
 pub struct Hold<'l, E: Engine> {
     guard: Option<EngineGuard<'l, E>>,
@@ -93,7 +93,7 @@ pub struct Hold<'l, E: Engine> {
 }
 
 impl<E: Engine> Drop for Hold<'_, E> {
-    /// Leaves what was parked to the core of the shard.
+    /// Leaves the parked requests to the core of the shard.
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };
         let is_left = !guard.backlog.is_empty();
@@ -160,7 +160,7 @@ impl<E: Engine> Engines<E> {
         shard == context.id || self.are_open_to_all()
     }
 
-    /// The shard whose items take most. Cost: a load for each shard.
+    /// The shard whose items take most memory. Cost: a load for each shard.
     #[cold]
     pub(crate) fn fullest(&self, context: &Context) -> u16 {
         let counters = &context.shared.counters;
@@ -276,9 +276,10 @@ impl<E: Engine> Engines<E> {
         None
     }
 
-    /// Executes what waits with the engine of this core: delayed requests that are ready, then
-    /// requests that other cores have left. A core calls this once a tick, with what was left
-    /// `before`. Returns what is left, and how many requests were executed.
+    /// Executes the requests that wait with the engine of this core: delayed requests that are
+    /// ready, then requests that other cores have left. A core calls this once a tick. `before` is
+    /// the result of its last call. Returns the kind of requests that still wait, and how many were
+    /// executed.
     ///
     /// Cost: a load, if nothing waits.
     pub(crate) fn step_backlog(&self, context: &Context, before: Left) -> (Left, usize) {
@@ -354,7 +355,7 @@ impl<'l, E: Engine> Entered<'l, E> {
         self.hold.bytes(self.noted_work) >= HOLD_BYTES_MAX
     }
 
-    /// Whether no request waits for this engine, so that nothing is overtaken.
+    /// Whether no request waits for this engine, so that a new one overtakes none.
     #[inline]
     pub(crate) fn is_clear(&mut self) -> bool {
         self.take_parked();
@@ -395,9 +396,9 @@ impl<'l, E: Engine> Entered<'l, E> {
         work.count_hold(&mut self.hold, work_bytes, counters);
     }
 
-    /// Executes what is parked, within `limit`, publishes the statistics, and hands the answers
-    /// back (E2). With `retry`, executes as many delayed requests before, which only the core of
-    /// the shard does. Returns how many requests were executed.
+    /// Executes parked requests within `limit`, publishes the statistics, and hands the answers
+    /// back (E2). With `retry`, which only the core of the shard sets, first executes delayed
+    /// requests within the same limit. Returns how many requests were executed.
     fn work_off(&mut self, limit: RunLimit, retry: bool) -> usize {
         debug_assert!(!retry || self.shard == self.context.id, "the core of the shard");
         let (context, mailboxes) = (self.context, self.mailboxes);
@@ -462,7 +463,8 @@ impl<E: Engine> DerefMut for Entered<'_, E> {
 }
 
 impl<E: Engine> Drop for Entered<'_, E> {
-    /// Publishes the statistics, executes what was parked meanwhile, and releases the engine.
+    /// Publishes the statistics, executes the requests that were parked meanwhile, and releases the
+    /// engine.
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -504,14 +506,14 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         Self { engines, context, entered: ArrayVec::new_const() }
     }
 
-    /// The engine of a shard. `None` if this core may not take it, or another core holds it; then
-    /// it may be free for a later request of the batch. `None` also if this core holds as many
+    /// The engine of a shard. `None` in three cases: this core may not take it; another core holds
+    /// it, but may release it before a later request of the batch; or this core holds as many
     /// engines as a batch has requests.
     #[inline]
     pub(crate) fn get(&mut self, shard: u16) -> Option<&mut Entered<'l, E>> {
         let place = match self.entered.iter().position(|entered| entered.shard == shard) {
             Some(place) => place,
-            // The requests need at most as many engines as there is room for, but making room for a
+            // A batch needs at most as many engines as it has requests, but freeing memory for a
             // client may need one more.
             None if self.entered.is_full() => return None,
             None if !self.engines.may_take(shard, self.context) => return None, // E3
@@ -524,9 +526,9 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         Some(&mut self.entered[place])
     }
 
-    /// The engine that must free memory for a client: the one whose items take most, if this core
-    /// may take it, otherwise this core's own. If each core freed memory in its own shard, the
-    /// shard with the most clients would evict its items, and the others would fill the memory.
+    /// The engine that must free memory for a client: the engine whose items take most memory, if
+    /// this core may take it, otherwise the core's own. If each core freed memory in its own shard,
+    /// the shard with the most clients would evict its items, and the others would fill the memory.
     ///
     /// Cost: a load for each shard.
     #[cold]
@@ -539,9 +541,9 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
     }
 
-    /// Releases the engine of a shard if its hold has reached its bound, so that the requests that
-    /// were parked are executed, and other cores may take it, before the next request of this batch
-    /// (`work`, W2).
+    /// Releases the engine of a shard if its hold has reached the bound (`work`, W2). So the parked
+    /// requests are executed, and other cores may take the engine, before the next request of this
+    /// batch.
     pub(crate) fn release_worked_out(&mut self, shard: u16) {
         let is_worked_out =
             |entered: &Entered<'_, E>| entered.shard == shard && entered.is_worked_out();

@@ -1,5 +1,5 @@
-//! The mailbox of each core: other cores put answers to its parked requests there, and connections
-//! that it takes over, and wake the core.
+//! The mailbox of each core. Other cores put answers to its parked requests there, and connections
+//! that it takes over, and then wake it.
 //!
 //! Upstream:   `engines`, when a core has executed a request of another core, or leaves requests
 //!             with a shard; `accept`, which hands a connection over.
@@ -8,8 +8,8 @@
 //! Invariants:
 //! - M1  A core that puts something into an empty mailbox wakes the mailbox's core if it sleeps. A
 //!   core raises its sleeping flag before it checks its mailbox for the last time.
-//! - M2  Waking is a system call. So while a core holds engines, it notes the cores that it must
-//!   wake. It wakes them afterwards, before it sleeps itself.
+//! - M2  Waking is a system call. So while a core holds engines, it only notes the cores that it
+//!   must wake. It wakes them after it has released the engines, and before it sleeps itself.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -51,7 +51,7 @@ struct Mailbox<E: Engine> {
 pub(crate) struct Mailboxes<E: Engine>(Vec<CachePadded<Mailbox<E>>>);
 
 impl<E: Engine> Mailboxes<E> {
-    /// The mailboxes of `cores` cores. Nothing was brought yet.
+    /// Makes the mailboxes of `cores` cores, all empty.
     pub(crate) fn new(cores: usize) -> Self {
         let mailbox = || Mailbox {
             answers: Returned::new(),
@@ -78,7 +78,7 @@ impl<E: Engine> Mailboxes<E> {
         &self.of(core).sleeper
     }
 
-    /// Whether nothing was brought to a core. Cost: two loads.
+    /// Whether the mailbox of a core is empty. Cost: two loads.
     #[inline]
     pub(crate) fn is_empty(&self, core: u16) -> bool {
         let mailbox = self.of(core);
@@ -102,7 +102,7 @@ impl<E: Engine> Mailboxes<E> {
         self.of(core).answers.take()
     }
 
-    /// Hands a socket to another core. Notes that it must be woken.
+    /// Hands a socket to another core. Notes that this core must be woken.
     pub(crate) fn hand_over(&self, context: &Context, core: u16, socket: Adopted) {
         debug_assert!(core != context.id, "a core hands nothing over to itself");
         if self.of(core).sockets.push(Work::new(socket)) {

@@ -1,12 +1,14 @@
-//! Connections and requests that wait, and what wakes them.
+//! Connections and requests that wait, and the code that wakes them.
 //!
-//! Upstream:   `serve`, `large` and `listings`, with what cannot go on now; `tick`, which asks for
-//!             what has become ready.
-//! Downstream: the engines, each behind its lock; `request`, which executes what has waited.
+//! Upstream:   `serve`, `large` and `listings`, with connections and requests that cannot go on
+//!             now; `tick`, which resumes those that can.
+//! Downstream: the engines, each behind its lock; `request`, which executes requests that waited.
 //!
-//! | what waits | for | is woken by |
+//! | waiting | for | woken by |
 //! |---|---|---|
-//! | a connection | its client to read its replies, or a record | `pause`, `records` |
+//! | a connection | its client to read its replies | `pause` |
+//! | a connection | the end of a listing, or answers to its parked requests | `pause` |
+//! | a connection | a record for its next request | `records` |
 //! | a client whose turn is over | the clients before it in the run queue | `connections/arrive` |
 //! | a login | its turn | `turns` |
 //! | a request for an engine that another core holds | the holder | `engines`, `mailboxes` |

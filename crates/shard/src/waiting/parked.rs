@@ -10,9 +10,9 @@
 //! text. A key that was decoded from base64 is appended after the text.
 //!
 //! Invariants:
-//! - P1  Every parked request is executed once and answered once, also if its client has left.
-//! - P2  The answer fits the room that was kept for it, because a value in an answer has at most
-//!   `value_bytes_max` bytes. A longer value is pinned and travels beside the text.
+//! - P1  Every parked request is executed once and answered once, even if its client has left.
+//! - P2  The answer fits the space that was reserved for it, because a value in an answer has at
+//!   most `value_bytes_max` bytes. A longer value is pinned, and the record brings a handle to it.
 //! - P3  The core that executes a request neither parses nor hashes its key.
 
 use kachel_engine::{
@@ -82,7 +82,7 @@ pub(crate) struct Parked<E: Engine> {
     reads_value: bool,
     text: Vec<u8>,
     pub(crate) upload: Option<E::Upload>,
-    /// The engine's, if it has delayed the request.
+    /// The ticket of the engine, if it has delayed the request.
     pub(crate) ticket: Option<Ticket>,
     /// When the change is durable, once the request was executed.
     pub(crate) durability: Durability,
@@ -92,7 +92,7 @@ pub(crate) struct Parked<E: Engine> {
 }
 
 impl<E: Engine> Parked<E> {
-    /// A record that asks for nothing yet, with room for this much text and answer.
+    /// Makes a record without a request, with memory for a text and an answer of these lengths.
     pub(crate) fn new(text_bytes: usize, answer_bytes: usize) -> Self {
         debug_assert!(text_bytes <= TEXT_BYTES_MAX && answer_bytes <= ANSWER_BYTES_MAX);
         Self {

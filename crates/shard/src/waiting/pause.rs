@@ -6,10 +6,10 @@
 //! Downstream: `arrive` resumes the listed connections.
 //!
 //! Invariants:
-//! - I1  A paused connection that need not wait any more is dirty or resumable, or in the list of
-//!   `records`. `arrive` ends the wait for a turn, `turns` that of a login. The cause of any other
-//!   pause ends only when a block was sent or replies were settled, and `send` checks the
-//!   connection after both. So no tick checks all paused connections.
+//! - I1  A paused connection whose wait is over is dirty, resumable, or in the list of `records`.
+//!   `arrive` ends the wait for a turn, and `turns` the wait of a login. Any other wait ends only
+//!   when a block was sent or replies were settled, and `send` checks the connection after both. So
+//!   no tick checks all paused connections.
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_net::{ClientIndex, Connection, Waiting};
@@ -33,7 +33,7 @@ impl<P: ReadValue> Clients<P> {
         {
             debug_assert!(open.is_paused(), "I1");
             context.counters.conn_yields.add(1);
-            // The cause may end later in this tick. `send` checks every dirty connection for that
+            // The wait may end later in this tick. `send` checks that for every dirty connection
             // (I1).
             self.mark_dirty(connection);
         }
@@ -48,7 +48,7 @@ impl<P: ReadValue> Clients<P> {
         self.run_queue.push(client, join);
     }
 
-    /// Lists a paused connection as resumable if the cause of its pause has ended (I1).
+    /// Lists a paused connection as resumable if its wait is over (I1).
     pub(crate) fn resume_if_free(&mut self, connection: impl Into<ClientIndex>) {
         let connection = connection.into();
         if let Some(open) = self.connections.get_mut(connection)

@@ -36,8 +36,8 @@ const SMALL_TEXT_BYTES: usize = 1024;
 /// Bytes of answer that a small record has room for: enough for the first request of a connection,
 /// whose values may have any length.
 const SMALL_ANSWER_BYTES: usize = 2560;
-/// The most connections that are resumed in a tick because there are records again. Each of them
-/// may need many.
+/// The most connections that are resumed in a tick because records have come back. Each of these
+/// connections may need many records.
 const RESUMED_MAX: usize = 64;
 
 /// There is no record for a request now. Nothing was done, and its connection must wait.
@@ -115,7 +115,7 @@ impl<E: Engine> Stock<E> {
 }
 
 impl<E: Engine> Records<E> {
-    /// No record exists yet.
+    /// Makes the stocks of a core. No record is allocated yet.
     pub(crate) const fn new() -> Self {
         Self {
             small: Stock::new(SMALL_MAX, [SMALL_TEXT_BYTES, SMALL_ANSWER_BYTES]),
@@ -137,8 +137,8 @@ impl<E: Engine> Records<E> {
     /// Fills a record with a request of a connection to `shard`, and keeps a reply slot and room
     /// for its answer.
     ///
-    /// A request that wants no reply is answered as well, with an empty answer. So a client that
-    /// gets a later reply knows that all its earlier requests are done.
+    /// A request without a reply has an answer as well, which is empty. So a client that gets a
+    /// later reply knows that all its earlier requests were executed.
     ///
     /// Errors: there is no record, and nothing was done.
     pub(crate) fn prepare(

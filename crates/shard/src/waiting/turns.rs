@@ -1,17 +1,17 @@
-//! Logins that wait for their turn, because passwords must not be tried quickly.
+//! Logins that wait for their turn, so that passwords cannot be tried quickly.
 //!
 //! Upstream:   `login` and `sasl`, when a login must not be checked yet.
-//! Downstream: `throttle` says whose turn has come; `arrive` resumes that connection, which asks
-//!             again.
+//! Downstream: `throttle` names the logins whose turn has come; `arrive` resumes their connections,
+//!             which try again.
 //!
 //! Invariants:
-//! - T1  A connection that waits for the turn of a login has a place among those of the process
-//!   that wait, or is in `delayed` with the time of its next login. Only these end its wait, and
-//!   the end of its client or of the process.
-//! - T2  A login that holds a place among those that wait is asked again when its turn comes, or
-//!   gives the place up. So no connection keeps others from their turn.
-//! - T3  While logins of a shard wait, it takes the lock on those of the process only when one of
-//!   its own is called.
+//! - T1  A connection whose login waits has a place among the waiting logins of the process, or is
+//!   in `LoginTurns` with the time of its next login. Its wait ends at that turn or time, or when
+//!   its client or the process ends.
+//! - T2  When the turn of a waiting login comes, the login tries again or gives its place up. So no
+//!   connection keeps others from their turn.
+//! - T3  To learn whose turn has come, a shard takes the lock of `throttle` only when one of its
+//!   own logins is called.
 
 use kachel_engine::ReadValue;
 use kachel_net::{CalledLogin, CloseReason, ConnectionIndex, LoginCall, LoginTurn, TooSlow};
@@ -20,8 +20,8 @@ use crate::clients::Clients;
 use crate::context::Context;
 
 impl<P: ReadValue> Clients<P> {
-    /// Pauses a connection until its login may be checked. `turn` is its place among those that
-    /// wait, if it has one.
+    /// Pauses a connection until its login may be checked. `turn` is the place of the login among
+    /// the waiting logins, if it has one.
     pub(crate) fn await_login_turn(
         &mut self,
         context: &Context,
@@ -41,7 +41,7 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// When this shard next has to resume a connection whose login waits. Cost: two loads.
+    /// When this shard must next resume a connection whose login waits. Cost: two loads.
     #[inline]
     pub(crate) fn next_login_ns(&self, context: &Context) -> Option<u64> {
         let called_ns = context.shared.throttle.next_ns(context.id);
@@ -49,8 +49,7 @@ impl<P: ReadValue> Clients<P> {
         called_ns.into_iter().chain(delayed_ns).min()
     }
 
-    /// Resumes the connections whose turn has come, and closes those whose places others have
-    /// taken.
+    /// Resumes the connections whose turn has come, and closes those whose logins were displaced.
     ///
     /// Cost: a few lookups for each of them, under a lock that all shards share.
     #[cold]
@@ -73,7 +72,8 @@ impl<P: ReadValue> Clients<P> {
         });
     }
 
-    /// Ends the wait of a login. Returns the place that it gives up, if it cannot ask now.
+    /// Ends the wait of a login. Returns the place that the login gives up, if it cannot try again
+    /// now.
     fn end_wait(&mut self, context: &Context, called: CalledLogin) -> Option<LoginTurn> {
         let CalledLogin { connection, turn, call } = called;
         let open = self.connections.get_mut(connection)?;

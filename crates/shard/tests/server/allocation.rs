@@ -1,7 +1,8 @@
-//! Once warm, the server takes no memory from the allocator, whatever it is asked.
+//! After the warm-up, the server takes no memory from the allocator for any request.
 //!
-//! What is counted is each shard's tick, but for the door and the network behind it, which are of
-//! the test. Memory is full from the warm-up on, so that eviction and compaction are counted too.
+//! The test counts allocations of each shard's tick, except those of the I/O backend in memory and
+//! of its network, which belong to the test. Memory is full after the warm-up, so that eviction and
+//! compaction are counted, too.
 
 use kachel_io::{Around, FarEnd};
 use kachel_stdx::{CountingAllocator, counted, uncounted};

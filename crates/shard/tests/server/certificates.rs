@@ -1,4 +1,4 @@
-//! `refresh_certs`: who is answered, when, and with what.
+//! `refresh_certs`: which clients are answered, when, and with which reply.
 
 use kachel_io::FarEnd;
 use kachel_shard::Certificates;

@@ -1,4 +1,4 @@
-//! `stats detail` and `stats conns`: what each core has, told by one.
+//! `stats detail` and `stats conns`: one core answers with the parts of all cores.
 
 use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions};

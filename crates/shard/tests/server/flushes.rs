@@ -1,4 +1,4 @@
-//! Flushes: what they kill, on which shards, and when.
+//! Flushes: which items they remove, on which shards, and when.
 
 use kachel_io::FarEnd;
 

@@ -1,4 +1,4 @@
-//! What happens while a core has no record left for a request that it must park.
+//! A core that has no record left for a request that it must park.
 
 use kachel_io::FarEnd;
 

@@ -1,4 +1,4 @@
-//! A store that is full: what it refuses takes nothing away, a plain set apart.
+//! A full store: a request that it refuses removes no item, unless the request is a plain `set`.
 
 use kachel_io::FarEnd;
 

@@ -1,5 +1,5 @@
-//! Password guessing: how many passwords a guesser is told about, and that clients with the right
-//! password log in beside it. Time is that of the virtual clock.
+//! Password guessing: the number of passwords of a guesser that are checked, and that clients with
+//! the right password log in beside it. Time is that of the virtual clock.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

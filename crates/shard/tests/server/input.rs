@@ -1,4 +1,4 @@
-//! What clients have sent and the server keeps: how much of `-m` it takes, and for how long.
+//! Input that the server keeps: how much of `-m` it takes, and for how long.
 
 use kachel_testkit::{World, WorldOptions};
 

@@ -1,5 +1,5 @@
-//! Large values, received straight to their place: whole wherever they are cut, in few ticks, and
-//! never at anybody's cost when their client goes.
+//! Large values, received directly into their final memory: complete at any cut of the input, in
+//! few ticks, and without a cost for others when their client leaves.
 
 use kachel_io::FarEnd;
 

@@ -1,5 +1,5 @@
-//! What clients may take before they are closed: each limit as it is, changed, and off; what is
-//! counted and what the operator is told.
+//! The limits at which clients are closed: each limit with its default, changed, and off; the
+//! counters, and the lines for the operator.
 
 use std::cell::RefCell;
 

@@ -1,4 +1,4 @@
-//! Listings of all items: that they are complete, and what many of them cost others.
+//! Listings of all items: that they are complete, and how much many of them delay other clients.
 
 use kachel_io::FarEnd;
 use kachel_net::OWED_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! The whole server but for the kernel: shards over the in-memory door, on one thread.
+//! The whole server without the kernel: shards over the I/O backend in memory, on one thread.
 
 mod allocation;
 mod binary;

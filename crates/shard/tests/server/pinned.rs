@@ -1,4 +1,4 @@
-//! Clients that hold large values and read them slowly: which are closed, when, and which never.
+//! Clients that hold large values and read them slowly: which are closed, and when.
 
 use kachel_io::FarEnd;
 

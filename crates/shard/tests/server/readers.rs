@@ -1,5 +1,5 @@
-//! Clients that read slowly, behind a kernel that holds much for them: which stay connected, and
-//! which count as stopped.
+//! Clients that read slowly, behind a kernel that buffers many bytes for them: which stay
+//! connected, and which count as stopped.
 
 use kachel_io::FarEnd;
 use kachel_net::STALLED_READER_SECONDS_MAX;

@@ -1,4 +1,4 @@
-//! What the server answers, over the in-memory door, with one shard and with several.
+//! Replies of the server, over the I/O backend in memory, with one shard and with several.
 
 use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};

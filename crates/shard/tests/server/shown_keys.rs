@@ -1,5 +1,5 @@
-//! Keys with line ends in them: no listing and no line of the log shows such a key in a way that
-//! another client takes for a line.
+//! Keys that contain line ends: a listing or a line of the log that shows such a key remains one
+//! line.
 
 use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions};

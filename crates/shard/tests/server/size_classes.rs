@@ -1,4 +1,4 @@
-//! `stats items` and `stats slabs`: the numbers are those of the items that are there.
+//! `stats items` and `stats slabs`: their numbers are the counts of the items that are stored.
 
 use std::collections::BTreeMap;
 

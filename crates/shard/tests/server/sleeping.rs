@@ -1,4 +1,4 @@
-//! Which shards have something to do while their clients are quiet.
+//! Shards whose clients are quiet: which of them sleep, and which have work.
 
 use kachel_engine::Seeds;
 use kachel_io::{FarEnd, Wait};

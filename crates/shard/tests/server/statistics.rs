@@ -1,4 +1,4 @@
-//! What `stats` tells, and what `stats reset` does to it.
+//! `stats`: its values, and the effect of `stats reset` on them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

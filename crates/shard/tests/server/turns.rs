@@ -1,4 +1,4 @@
-//! Turns (`-R`): how many requests of one connection a tick serves before those of others.
+//! Turns (`-R`): how many requests of one connection a tick serves before it serves others.
 
 use kachel_shard::PlainOptions;
 use kachel_testkit::{World, WorldOptions};

@@ -1,4 +1,4 @@
-//! Clients that do not read: what they cost, and that nothing of theirs is lost.
+//! Clients that do not read their replies: how much memory they cost, and that no reply is lost.
 
 use kachel_net::STALLED_READER_SECONDS_MAX;
 

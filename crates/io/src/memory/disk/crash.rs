@@ -1,15 +1,15 @@
-//! A power cut: what of the changes that are not durable is there afterwards.
+//! A power cut: it decides which of the changes that are not durable survive.
 //!
 //! Upstream:   `Disk::crash`, with a seed.
 //! Downstream: the files and folders of the next disk.
 //!
 //! Each pending sector has a fate of its own: it is dropped, kept (one of its versions), torn (a
-//! part of a version) or garbled. Neighbors often share a fate, as sectors of one write do, because
-//! a record of many sectors would otherwise hardly ever be whole. The length of a file, and each
+//! part of a version) or garbled. Neighbors often share a fate, as the sectors of one write do;
+//! otherwise a record of many sectors would almost never be whole. The length of a file, and each
 //! change of a name, have fates of their own.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  What is durable stays as it is, also at the end of a file that becomes shorter.
+//! - I1  Durable content does not change, even at the end of a file that becomes shorter.
 
 use super::dice::Dice;
 use super::file::DiskFile;
@@ -41,7 +41,7 @@ const MOODS: [Mood; 6] = [
     Mood::Runs(BLOCK_SECTORS as u64),
     Mood::Runs(8 * BLOCK_SECTORS as u64),
 ];
-/// Dropped and kept are the fates that a program must reckon with most often.
+/// Dropped and kept are the most frequent fates.
 const FATES: [Fate; 6] =
     [Fate::Dropped, Fate::Dropped, Fate::Kept, Fate::Kept, Fate::Torn, Fate::Garbled];
 
@@ -110,7 +110,7 @@ impl DiskFile {
         counts.lengths_lost += u64::from(bytes < self.bytes);
         let behind = self.extents.split_off(&bytes.div_ceil(BLOCK_BYTES as u64));
         behind.values().for_each(|extent| media.give_back(extent.block));
-        // Nothing of what stood behind the end comes back when the file grows again.
+        // Content behind the end does not come back when the file grows again.
         for sector in bytes / SECTOR_BYTES as u64
             ..bytes.next_multiple_of(BLOCK_BYTES as u64) / SECTOR_BYTES as u64
         {

@@ -1,4 +1,4 @@
-//! Chance from a seed.
+//! Random choices from a seed.
 //!
 //! Upstream:   the seed of a disk or of a crash.
 //! Downstream: every choice of the disk, so that a seed repeats a run.

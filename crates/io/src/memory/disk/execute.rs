@@ -1,4 +1,4 @@
-//! Carrying out operations on the state of a disk in memory, with the fault of each.
+//! Executes operations on the state of a disk in memory, each with its fault.
 //!
 //! Upstream:   the disk, when an operation is due.
 //! Downstream: `file` and `folder` change.
@@ -39,7 +39,7 @@ impl DiskState {
         operation.complete(outcome);
     }
 
-    /// Operations that are done or not, never in part.
+    /// Executes an operation that is done whole or not at all.
     fn execute_whole(
         &mut self,
         operation: &mut FileOperation,
@@ -309,7 +309,7 @@ impl DiskState {
         self.collect();
     }
 
-    /// Gives the space of files back that have no name, durable or not, and are not open.
+    /// Frees the space of files that have no name, durable or not, and are not open.
     pub(super) fn collect(&mut self) {
         for number in 0..self.files.len() {
             let file = &mut self.files[number];
@@ -325,7 +325,7 @@ impl DiskState {
     }
 }
 
-/// Another place of a file of `bytes` bytes than `offset`, at a sector.
+/// A place in a file of `bytes` bytes that is not `offset`, at a sector.
 fn elsewhere(offset: u64, bytes: u64, bits: u64) -> u64 {
     let sectors = (bytes / SECTOR_BYTES as u64).max(2);
     let place = bits % sectors * SECTOR_BYTES as u64;

@@ -1,7 +1,7 @@
-//! One file of a disk in memory: what readers see, and what of it is durable.
+//! One file of a disk in memory: the content that readers see, and the durable part of it.
 //!
-//! Upstream:   operations write, allocate and sync; a crash decides what stays (`crash`).
-//! Downstream: `media` has what is durable.
+//! Upstream:   operations write, allocate and sync; `crash` decides which content survives.
+//! Downstream: `media` has the durable content.
 //!
 //! ```text
 //! a read sees:  pending, newest version > cached (not with direct I/O) > media > zeros
@@ -41,13 +41,14 @@ pub(super) struct Extent {
 #[derive(Clone, Debug, Default)]
 pub(super) struct DiskFile {
     pub(super) extents: BTreeMap<u64, Extent>,
-    /// What was written since it was last made durable, oldest version first.
+    /// The content that was written and is not durable yet, oldest version first.
     pub(super) pending: BTreeMap<u64, Vec<Sector>>,
-    /// What readers through the page cache see after a failed sync. It is never written again.
+    /// The content that readers through the page cache see after a failed sync. No later sync
+    /// writes it.
     pub(super) cached: BTreeMap<u64, Sector>,
     pub(super) bytes: u64,
     pub(super) durable_bytes: u64,
-    /// Handles that were given out.
+    /// The handles of this file that exist.
     pub(super) handles: Vec<FileHandle>,
 }
 
@@ -68,7 +69,7 @@ impl DiskFile {
         *self = Self::default();
     }
 
-    /// What is durable of a sector.
+    /// The durable content of a sector.
     pub(super) fn durable(&self, media: &Media, sector: u64) -> Sector {
         let (block, index) = place(sector);
         match self.extents.get(&block) {
@@ -117,7 +118,7 @@ impl DiskFile {
         bytes
     }
 
-    /// Writes; nothing of it is durable. Returns how many bytes had space.
+    /// Writes bytes, which are not durable yet. Returns how many bytes had space.
     ///
     /// Errors: there is no space.
     pub(super) fn write(
@@ -160,7 +161,7 @@ impl DiskFile {
 
     /// Takes space, and makes the file as long as that.
     ///
-    /// Errors: there is too little space. What was taken stays taken.
+    /// Errors: there is too little space. The space that was found stays allocated.
     pub(super) fn allocate(
         &mut self,
         media: &mut Media,
@@ -207,8 +208,8 @@ impl DiskFile {
         assert!(self.durable_bytes <= self.bytes, "I2");
     }
 
-    /// A sync that fails: each pending sector of a range has become durable or has not, and none is
-    /// pending any more, so that the next sync succeeds and does nothing for them.
+    /// Executes a sync that fails. Each pending sector of a range becomes durable or is lost. None
+    /// is pending afterwards, so the next sync succeeds and does nothing for them.
     pub(super) fn fail_sync(
         &mut self,
         media: &mut Media,

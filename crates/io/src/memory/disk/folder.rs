@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use super::dice::Dice;
 use crate::files::FileName;
 
-/// A change that is durable only after a sync of the folder, or with luck.
+/// A change that is durable only after a sync of the folder, or if a crash happens to keep it.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Create { name: FileName, file: usize },
@@ -87,8 +87,8 @@ impl DiskFolder {
         self.changes.clear();
     }
 
-    /// Loses some of the changes that are not durable, each on its own. Returns how many were kept
-    /// and how many were dropped.
+    /// Drops some of the changes that are not durable, each by a choice of its own. Returns how
+    /// many were kept and how many were dropped.
     pub(super) fn crash(&mut self, dice: &mut Dice) -> [u64; 2] {
         let (mut kept, mut dropped) = (0, 0);
         self.names = self.durable.clone();

@@ -1,12 +1,13 @@
-//! What a disk in memory keeps without power: blocks of 4 KiB, each with its last durable content.
+//! The content of a disk in memory that stays without power: blocks of 4 KiB, each with its last
+//! durable content.
 //!
 //! Upstream:   files take blocks, and write sectors when they become durable.
 //! Downstream: nothing; a crash clones the blocks.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  A block is free, or belongs to one file.
-//! - I2  A freed block keeps its content and is the first to be taken again. So what a file lost
-//!   may be seen in another file after a crash.
+//! - I2  A freed block keeps its content and is the first to be taken again. So after a crash, the
+//!   lost content of one file may be visible in another file.
 
 use std::rc::Rc;
 
@@ -18,13 +19,13 @@ pub(super) const BLOCK_SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
 
 pub(super) type Sector = [u8; SECTOR_BYTES];
 
-/// Which block.
+/// The number of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockId(u32);
 
 #[derive(Clone, Debug)]
 pub(super) struct Media {
-    /// Shared with the disks of other crashes until written.
+    /// Shared with the disks of other crashes until one of them writes.
     blocks: Vec<Rc<[u8; BLOCK_BYTES]>>,
     free: Vec<BlockId>,
     blocks_max: usize,

@@ -1,4 +1,5 @@
-//! A disk in memory that fails as disks do: for tests and simulation, the same from the same seed.
+//! A disk in memory that fails as disks do, for tests and simulation. The same seed gives the same
+//! faults.
 //!
 //! Upstream:   `Memory` submits operations; a test plans faults and cuts the power.
 //! Downstream: completed operations go back to `Memory`, which reports them.
@@ -9,12 +10,13 @@
 //!   crash(seed) ---+--> a new disk: what was durable, and by chance a part of everything else
 //! ```
 //!
-//! Without a plan the disk is honest, and completes operations in their order. What is not durable
-//! is lost, kept or spoiled by a crash in any case, because that is what disks may do. A crash
-//! leaves this disk as it is, so that one state can crash in many ways.
+//! Without a plan the disk has no faults and completes operations in their order. A crash may lose,
+//! keep or garble all content that is not durable, with or without a plan, because disks may do
+//! that. A crash makes a new disk and does not change the old one, so that one state can crash in
+//! many ways.
 //!
-//! Files of the disk: `media` is what stays without power, `file` and `folder` what programs see,
-//! `execute` the operations, `plan` the faults, `crash` the fates.
+//! The modules: `media` has the content that stays without power, `file` and `folder` the content
+//! that programs see, `execute` the operations, `plan` the faults, `crash` the effects of a crash.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  No two disks of a process have the same number, so a handle from before a crash finds
@@ -76,7 +78,7 @@ struct DiskState {
     planner: Planner,
     counts: DiskCounts,
     media: Media,
-    /// What direct I/O must be aligned to.
+    /// The alignment that direct I/O requires.
     alignment: usize,
     files: Vec<DiskFile>,
     /// Files without name and content, to be used again.
@@ -88,7 +90,7 @@ struct DiskState {
 }
 
 impl Disk {
-    /// An empty, honest disk on the time of `clock`.
+    /// Makes an empty disk without faults, on the time of `clock`.
     #[must_use]
     pub fn new(seed: u64, clock: &ManualClock) -> Self {
         Self::of(DiskState {
@@ -134,8 +136,8 @@ impl Disk {
         self.state.borrow_mut().media.resize(blocks_max);
     }
 
-    /// Sets what direct I/O of files that are opened from now on must be aligned to; at first
-    /// [`SECTOR_BYTES`]. What becomes durable on its own stays a sector.
+    /// Sets the alignment of direct I/O for files that are opened from now on. At first it is
+    /// [`SECTOR_BYTES`]. The unit that becomes durable on its own remains a sector.
     ///
     /// Panics: if it is not a power of two, or less than [`SECTOR_BYTES`].
     pub fn set_alignment(&self, alignment: usize) {

@@ -4,7 +4,7 @@
 //! Downstream: the disk asks for the fault of each operation when it is submitted.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  A fault befalls only operations that can have it. For others the plan says nothing.
+//! - I1  A fault happens only to operations of a kind that can have it.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -15,12 +15,12 @@ use crate::files::{FileError, FileWorkKind};
 /// What may go wrong with one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The operation fails. A part of a write may have been done; a file is closed nevertheless;
-    /// other operations are not done. After a sync or a durable write
-    /// that failed, each sector is durable or lost, and the next sync succeeds without it.
+    /// The operation fails. A part of a write may have been done, and a file that was to be closed
+    /// is closed; other operations are not done. After a sync or a durable write that failed, each
+    /// sector is durable or lost, and the next sync succeeds without it.
     Error(FileError),
-    /// The operation completes with [`FileError::CANCELLED`]. It was done, or a part of it, or
-    /// nothing.
+    /// The operation completes with [`FileError::CANCELLED`]. It was done, done in part, or not
+    /// done.
     Cancelled,
     /// A read or a write does only a part.
     Short,
@@ -61,7 +61,7 @@ impl Fault {
 pub struct PlannedFault {
     /// The kind of operations that are counted, or `None` for all.
     pub kind: Option<FileWorkKind>,
-    /// Which one of them, from 1, since the plan was set.
+    /// The number of the operation, from 1, counted since the plan was set.
     pub number: u64,
     /// Whether all later ones have the fault, too.
     pub forever: bool,
@@ -80,10 +80,10 @@ pub struct ChanceFault {
     pub fault: Fault,
 }
 
-/// The faults of a disk. The default is none: the disk is honest, and fast.
+/// The faults of a disk. The default is no fault and no latency.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    /// Faults of chosen operations. They go before those by chance.
+    /// Faults of chosen operations. They take precedence over faults by chance.
     pub planned: Vec<PlannedFault>,
     /// Faults by chance.
     pub chances: Vec<ChanceFault>,

@@ -1,4 +1,4 @@
-//! The books of a log, checked as a whole in debug builds.
+//! Checks that all counts and lists of a log agree, in debug builds.
 //!
 //! Upstream:   `Segments::maintain`, and tests.
 //! Downstream: `meta`, and in tests the items themselves.

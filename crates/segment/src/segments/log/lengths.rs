@@ -1,15 +1,16 @@
-//! How long the items are that were stored recently, so that a prefetch covers them and not more.
+//! The length of the longest items that were stored recently, which limits a prefetch.
 //!
 //! Upstream:   `log`, with each item that it writes.
 //! Downstream: the pool, which all cores ask before they prefetch an item.
 //!
 //! Invariants:
-//! - N1  The pool knows of an item at least as long as each of the last `ITEMS` that were stored.
-//!   With several shards, this holds for the shard that told the pool last.
+//! - N1  The length that the pool has is at least that of each of the last `ITEMS` items that were
+//!   stored. With several shards, this holds for the shard that updated the pool last.
 
 use crate::pool::Pool;
 
-/// An item that is longer than all others is forgotten after this many, or twice as many. A guess.
+/// The longest item is forgotten after at least this number of later items, and at most twice the
+/// number. A guess.
 const ITEMS: u32 = 1024;
 
 /// The longest items of the last `ITEMS`, and of those before.

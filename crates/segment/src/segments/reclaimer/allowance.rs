@@ -1,4 +1,4 @@
-//! How much work one request may cause while room is made for it.
+//! How much work one request may cause while memory is freed for it.
 //!
 //! Upstream:   the reclaimer begins an allowance for each request, and takes from it.
 //! Downstream: nothing.
@@ -16,19 +16,21 @@
 //! Invariants:
 //! - B1  A request examines at most as many items as its walks would find in segments that are full
 //!   of the smallest items.
-//! - B2  A step of upkeep does nothing more once its work has reached `UPKEEP_BYTES_MAX`. One
-//!   action of it does at most `ACTION_BYTES_MAX`.
+//! - B2  A step of upkeep begins no action once its work has reached `UPKEEP_BYTES_MAX`. One action
+//!   does at most `ACTION_BYTES_MAX` of work.
 
 use crate::layout::ITEM_BYTES_MIN;
 use crate::limits::SEGMENTS_PER_SHARD;
 use crate::pool::GATHERED_BYTES_MAX;
 
-/// Jobs that one request begins in a store to make room, each over one segment. A guess: one is
-/// enough for a small item where a 128th of a segment is dead, and fruitless jobs delay others.
+/// The most jobs, each over one segment, that one request begins in a store to free memory. A
+/// guess: one job is enough for a small item if a 128th of a segment is dead, and jobs that free
+/// too little delay other requests.
 pub(crate) const STORE_JOBS_MAX: usize = 8;
 
-/// Jobs that one request begins in a cache for each segment's worth of bytes that it wants. Each
-/// frees a sixteenth of its victim or more, except for up to four that may be kept whole.
+/// The most jobs that one request begins in a cache for each segment's worth of bytes that it
+/// wants. Each job frees at least a sixteenth of its victim, except up to four jobs whose victims
+/// may be kept whole.
 pub(crate) const CACHE_JOBS_MAX: usize = 64;
 
 /// Walks over pinned segments that one request may cause, in search of large values to drop: as
@@ -42,17 +44,17 @@ const UPKEEP_STRIPS_MAX: usize = 8;
 /// A step that moves nothing examines a few segments.
 pub(crate) const GATHERS_MAX: usize = 1024;
 
-/// Bytes that the gathering of one request or of one step of upkeep may move, and those of one step
-/// more (`pool::GATHERED_BYTES_MAX`). A cache then evicts, and a store waits for the next tick. A
-/// guess: copies that take a millisecond.
+/// Bytes that the gathering of one request may move. One step of gathering more may exceed this
+/// (`pool::GATHERED_BYTES_MAX`). At this limit a cache evicts, and a store waits for the next tick.
+/// A guess: copies that take a millisecond.
 pub(crate) const GATHER_BYTES_MAX: usize = 4 << 20;
 
-/// The work in bytes after which a step of upkeep begins nothing more (B2). A guess: half of that
+/// The work in bytes after which a step of upkeep begins no action (B2). A guess: half of the work
 /// after which a core of `kachel-shard` releases an engine.
 pub(crate) const UPKEEP_BYTES_MAX: u64 = 128 << 10;
 
-/// The most work in bytes of one action of a step of upkeep (B2): a search for segments that have
-/// expired, and then a step of gathering. All others are less.
+/// The most work in bytes of one action of a step of upkeep (B2). The longest action is a search
+/// for expired segments, followed by a step of gathering.
 pub(crate) const ACTION_BYTES_MAX: u64 = 512 << 10;
 
 /// The most work in bytes of one step of upkeep (B2).

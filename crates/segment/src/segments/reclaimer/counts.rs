@@ -1,10 +1,11 @@
-//! What reclaiming has done since the start.
+//! Counts of the items that reclaiming has evicted, expired and copied since the start.
 //!
 //! Upstream:   the reclaimer counts; `stats` of the server adds the shards up.
 //! Downstream: nothing.
 //!
 //! Invariants:
-//! - N1  Counts only grow. There are never more unfetched items than evicted or expired ones.
+//! - N1  Counts only grow. The count of unfetched items that were evicted or expired is at most the
+//!   count of all that were.
 
 use crate::layout::Access;
 

@@ -4,8 +4,8 @@
 //! Downstream: the owner of the segments takes the list before another core may use them.
 //!
 //! Invariants:
-//! - E1  The list has at most `EVICTED_MAX` items. What is evicted beyond that is only counted. So
-//!   the memory of the list is bounded, whatever a request evicts.
+//! - E1  The list has at most `EVICTED_MAX` items. Further evicted items are only counted. So the
+//!   memory of the list is bounded for any number of evictions.
 
 use crate::item::Item;
 
@@ -76,7 +76,8 @@ impl EvictedList {
         });
     }
 
-    /// Tells the items, the oldest first, and empties the list. Returns how many were not listed.
+    /// Passes the items on, the oldest first, and empties the list. Returns how many were not
+    /// listed.
     pub(crate) fn take(&mut self, mut tell: impl FnMut(&EvictedItem<'_>)) -> u64 {
         let mut keys = &self.keys[..];
         for entry in self.entries.drain(..) {

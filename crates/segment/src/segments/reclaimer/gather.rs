@@ -8,15 +8,16 @@
 //!
 //! Invariants:
 //! - H1  A step that frees a segment has moved blocks. So a round that moved no block has freed no
-//!   segment, and it is not repeated before something has changed.
+//!   segment, and it is not repeated until a segment's worth of blocks was taken or freed, or the
+//!   next second began.
 
 use super::Reclaimer;
 use crate::limits::BLOCK_BYTES;
 use crate::pool::{CACHE_LINE_BYTES, GATHERED_BYTES_MAX, Gathered, Pool};
 use crate::segments::log::Log;
 
-/// Blocks are gathered from this many segments' worth of free blocks on. A guess: with fewer, each
-/// segment that is gathered may cost as many copies as it has blocks.
+/// Blocks are gathered only if the free blocks amount to this number of segments. A guess: with
+/// fewer free blocks, freeing a segment may cost as many copies as it has blocks.
 const PLENTY_SEGMENTS: usize = 2;
 
 /// A block of a segment that is searched counts as this many bytes of work: its owner, and the head

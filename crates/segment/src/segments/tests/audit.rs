@@ -1,4 +1,4 @@
-//! Checks of the books and the items, for tests.
+//! Checks of the counts and lists of a log, and of its items, for tests.
 
 use super::super::Segments;
 use crate::ItemAt;

@@ -1,4 +1,4 @@
-//! The work that one request causes while room is made, in full memory.
+//! The work that one request causes while memory is full and must be freed for it.
 
 use super::super::reclaimer::allowance::{
     CACHE_JOBS_MAX, STORE_JOBS_MAX, STRIPS_MAX, UPKEEP_BYTES_MAX, UPKEEP_STEP_BYTES_MAX,

@@ -1,4 +1,4 @@
-//! Free blocks strewn over segments: they are gathered, and cost no values.
+//! Free blocks that are spread over many segments: they are gathered, and no value is evicted.
 
 use super::index::{Shard, pattern};
 use crate::{BLOCK_BYTES, Pinned};

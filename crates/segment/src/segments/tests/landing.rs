@@ -1,4 +1,4 @@
-//! Memory of uploads that is lent, so that bytes are received where they stay.
+//! Memory of uploads that is lent, so that bytes are received into their final place.
 
 use kachel_stdx::{LANDING_PIECES_MAX, Landing};
 

@@ -1,4 +1,4 @@
-//! Expiry, flush, limits and several shards: when memory is freed, and when it is refused.
+//! Expiry, flush, limits and several shards: when memory is freed, and when a request is refused.
 
 use std::sync::Arc;
 

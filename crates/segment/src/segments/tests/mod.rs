@@ -1,5 +1,5 @@
-//! Compares the log with a `BTreeMap` of the items that must exist, and checks numbers that the
-//! design promises.
+//! Compares the log with a `BTreeMap` of the items that must exist, and checks the numbers that the
+//! headers of the modules state.
 
 mod audit;
 mod bounds;

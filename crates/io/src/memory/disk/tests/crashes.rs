@@ -1,4 +1,4 @@
-//! What a power cut leaves.
+//! Content that survives a power cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 

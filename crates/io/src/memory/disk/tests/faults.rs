@@ -1,4 +1,4 @@
-//! Each fault happens, as often as it is planned, and does what it says.
+//! Each fault happens as often as planned, and has its documented effect.
 
 use super::*;
 

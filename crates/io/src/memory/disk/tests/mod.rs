@@ -1,4 +1,4 @@
-//! Tests of the disk in memory: what a crash may leave, each fault, and a model of both.
+//! Tests of the disk in memory: what may survive a crash, each fault, and a model of both.
 
 mod crashes;
 mod faults;

@@ -1,4 +1,4 @@
-//! A model of what may be on the disk, beside the disk, through random operations and crashes.
+//! Compares the disk with a model of its possible content, during random operations and crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -94,7 +94,7 @@ fn read(words: &[OsString]) -> Option<Asked> {
     Some(asked)
 }
 
-/// Asks each question until one is answered. May wait for ever.
+/// Asks each question until one is answered. May wait forever.
 ///
 /// Errors: nobody listens, or nothing is answered.
 fn ask(address: &str) -> io::Result<()> {

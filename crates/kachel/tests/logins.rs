@@ -128,9 +128,9 @@ fn stream_from(last: u8, port: u16) -> OwnedFd {
     socket
 }
 
-/// 1,100 connections of eight addresses send a wrong password each, and close or end their side.
-/// Once the server has taken note of that, a client of a ninth address is let in. A login that
-/// waits for a check would keep its place for a minute.
+/// 1,100 connections of eight addresses send a wrong password each, and close the connection or
+/// their sending side. Once the server has noticed that, a client of a ninth address logs in.
+/// Otherwise each login that waits for a check would keep its place for a minute.
 #[test]
 fn guessers_that_are_gone_leave_room_for_others() {
     const GUESS: &str = "set x 0 0 11\r\nalice guess\r\n";

@@ -309,7 +309,7 @@ fn exit_codes_say_what_was_wrong() {
     }
 }
 
-/// A mistake that stays until somebody changes something, and an obstacle that may pass, each as
+/// Mistakes that stay until the operator corrects them, and obstacles that may pass, each as
 /// arguments of a server in `folder`. `port` is in use.
 fn obstacles(folder: &Path, port: u16) -> (Vec<[String; 2]>, Vec<[String; 2]>) {
     let at = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();

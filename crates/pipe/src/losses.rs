@@ -10,16 +10,16 @@
 //! Invariants:
 //! - L1  Counts of one look are compared with those of the look before, so a server that answers
 //!   nothing has no losses. Packets that are dropped in a look without answers do not count.
-//! - L2  A verdict needs `JUDGEMENTS_MIN` judgements in turn, and each of them `ANSWERS_MIN`
+//! - L2  A verdict needs `JUDGEMENTS_MIN` judgments in turn, and each of them `ANSWERS_MIN`
 //!   answers, from as many looks as that takes.
 
-/// In how many judgements in turn nearly all replies must be lost.
+/// In how many judgments in turn nearly all replies must be lost.
 const JUDGEMENTS_MIN: u32 = 2;
 
 /// The fewest answers that are judged together.
 ///
 /// An interface may also drop packets of others, so a few losses say nothing. Suppose that it drops
-/// every second packet by chance. Then a judgement of 32 answers finds 30 or more lost with a
+/// every second packet by chance. Then a judgment of 32 answers finds 30 or more lost with a
 /// probability of 529 / 2^32, and two do so in turn with one of 1.5e-14. With two looks a second,
 /// each with enough answers, that is a wrong verdict in a million years. With 16 answers there
 /// would be four a year. More answers would be more replies that clients miss before the verdict.
@@ -44,9 +44,9 @@ pub struct Lost {
 pub struct Losses {
     answered: u64,
     dropped: u32,
-    /// The looks since the last judgement.
+    /// The looks since the last judgment.
     pending: Lost,
-    /// How many judgements in turn have found losses.
+    /// How many judgments in turn have found losses.
     lossy: u32,
 }
 
@@ -62,8 +62,8 @@ impl Losses {
     }
 
     /// Looks at the counts of now (L1). The caller reads `answered` first; `dropped` may wrap.
-    /// Returns the counts of the last judgement if nearly all replies were lost in several
-    /// judgements in turn (L2).
+    /// Returns the counts of the last judgment if nearly all replies were lost in several
+    /// judgments in turn (L2).
     pub fn look(&mut self, answered: u64, dropped: u32) -> Option<Lost> {
         let more = answered.saturating_sub(self.answered);
         let more_dropped = u64::from(dropped.wrapping_sub(self.dropped));

@@ -239,7 +239,7 @@ fn a_hostile_block_with_right_hashes_breaks_nothing() {
         items_of(&mut next, 10);
     }
     assert!(refused > 20, "{refused} refused");
-    // A reader that found a word of accesses which was left would search for ever.
+    // A reader that found a word of accesses which was left would search forever.
     let mut next = cache(2, OPTIONS, 1);
     restore(&mut next, &SavedItem { access: 0b110, ..PLAIN }, b"v", 10);
     let key = next.hasher.key(b"plain");

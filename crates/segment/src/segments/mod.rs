@@ -295,7 +295,7 @@ impl Segments {
     }
 
     /// Does the upkeep that is due, for about `items_max` items at most, and with at most
-    /// [`UPKEEP_STEP_BYTES_MAX`] of work: frees what is left of long values, frees expired and
+    /// [`UPKEEP_STEP_BYTES_MAX`] of work: frees remaining blocks of long values, frees expired and
     /// flushed segments, gives memory back when the budget is overdrawn or another shard is short,
     /// and keeps one segment ready when memory is full. Returns the number of items handled; 0 when
     /// nothing is due.

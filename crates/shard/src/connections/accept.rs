@@ -11,7 +11,7 @@
 //! - I2  A connection moves only while nothing of it is under way: each of its requests that was
 //!   begun is answered, and all its replies are sent. So its requests are executed in order, by one
 //!   core after the other.
-//! - I3  A connection of an endpoint that says so stays with the shard that accepted it.
+//! - I3  A connection whose endpoint forbids moving stays with the shard that accepted it.
 //! - I4  A connection moves with unserved input only if the input came in the tick before. If it
 //!   cannot move now, this shard serves the input now. Other input stays, because its time limit
 //!   runs.

@@ -12,16 +12,16 @@
 //! work than another one
 //! ```
 //!
-//! A core chooses only among the connections that have input in this tick. So an idle connection
-//! wakes nothing to be moved: a core that should sleep serves its next request, and then hands it
-//! over. Only if the number rises and the core has a queue, connections leave before they are
-//! served, with their input.
+//! A core chooses only among the connections that have input in this tick. So no core is woken to
+//! move an idle connection: a core that should sleep serves the next request of the connection, and
+//! then hands it over. Connections leave before they are served, with their input, only if the
+//! number of awake cores rises and this core has a queue.
 //!
 //! Invariants:
 //! - I1  A connection is chosen at most once in a round, so a round moves a bounded number of
 //!   connections. A round ends when the number of awake cores changes, and after [`ROUND_NS`].
 //! - I2  Only a core that is awake gets connections.
-//! - I3  A connection of an endpoint that says so stays where it is, and so does an exchange, which
+//! - I3  A connection whose endpoint forbids moving stays where it is. So does an exchange, which
 //!   does not count as a connection.
 
 use std::cmp::Reverse;

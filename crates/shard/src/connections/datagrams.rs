@@ -10,9 +10,9 @@
 //! - I2  An open exchange is in the list of exchanges of `clients` exactly once.
 //! - I3  While fewer exchanges are free than two polls may need, datagrams are held in the kernel.
 //!   So a datagram that was received mostly finds a free exchange.
-//! - I4  An exchange stays with the shard whose socket its datagram came to.
+//! - I4  An exchange stays with the shard whose socket received its datagram.
 //! - I5  A shard that stops counts as closed only when its exchanges have ended, because they may
-//!   leave requests with other shards until then. So no shard ends before that.
+//!   park requests with other shards until then. So no shard ends before all exchanges have ended.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 

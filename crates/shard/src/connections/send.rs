@@ -1,12 +1,12 @@
 //! Sends replies, and closes connections.
 //!
-//! Upstream:   `tick`, at its end; the events of `io` about what was sent; `late` with clients that
-//!             are too slow.
+//! Upstream:   `tick`, at its end; the events of `io` for blocks that were sent; `late`, with
+//!             clients that are too slow.
 //! Downstream: `io`.
 //!
 //! Invariants:
-//! - I1  Replies are sent after all engines were released and their gauges published. So a change
-//!   is acknowledged only when other cores can see it and `stats` counts it, on every core.
+//! - I1  Replies are sent after all engines were released and their statistics published. So a
+//!   change is acknowledged only when other cores can see it and `stats` counts it, on every core.
 //! - I2  A connection that closes gives back its blocks, its slots, its upload and its charges.
 
 use kachel_engine::{Engine, ReadValue};

@@ -10,11 +10,11 @@
 //! - I1  Memory is taken as bytes arrive, not when the value is announced. The memory lent for the
 //!   next bytes is at most as large as the bytes received so far, plus a block or two. A connection
 //!   that closes gives all of it back.
-//! - I2  This core frees memory for the value in the shard whose items take most, then in the
-//!   others in turn. It passes over an engine that another core holds, and asks again in the next
-//!   tick. The value is refused only if every shard had nothing left to evict. Where a core takes
-//!   only its own engine (`engines`, E3), the shard that will own the value frees memory for it,
-//!   then the others do in turn. The connection waits meanwhile.
+//! - I2  This core frees memory for the value in the shard whose items take most memory, then in
+//!   the other shards in turn. It skips an engine that another core holds, and tries again in the
+//!   next tick. The value is refused only if no shard has anything left to evict. Where a core
+//!   takes only its own engine (`engines`, E3), the shard that will own the value frees memory for
+//!   it, then the other shards do in turn. The connection waits meanwhile.
 //! - I3  If there is no memory for a value, it is read to its end and then refused, so that the
 //!   next request is found.
 //! - I4  A value that is whole is stored in the same tick, unless there is no record to park its
@@ -34,7 +34,7 @@ use crate::waiting::engines::{Engines, Entered};
 use crate::waiting::parked::Ask;
 use crate::waiting::records::{NoRecord, Outgoing, Records};
 
-/// A large value that was not received completely yet.
+/// A large value that is being received.
 #[derive(Debug)]
 pub(crate) struct Uploading<U> {
     /// The command line. It is parsed again when the value is whole.
@@ -419,7 +419,7 @@ impl<'a, E: Engine> Values<'a, E> {
         let mut engine = engines.take(owner, context)?;
         let open = self.clients.connections.get(connection);
         let awaits = open.is_none_or(|open| open.outbox().awaits_answers());
-        (!awaits || engine.is_clear()).then_some(engine) // serve, I4
+        (!awaits || engine.is_clear()).then_some(engine) // serving, I4
     }
 
     /// Refuses a storage request whose value is not stored. If its old value must not stay

@@ -1,4 +1,4 @@
-//! A listing that a client waits for, and what all listings of a core share.
+//! A listing that a client waits for, and the counts that all listings of a core share.
 //!
 //! Upstream:   `listing` adds the pieces of all shards.
 //! Downstream: `census` counts items, `prefixes` adds up the counts of the cores.
@@ -14,10 +14,10 @@
 //! ```
 //!
 //! Invariants:
-//! - T1  One listing at a time walks for the census, and one fills the window of prefixes. It
-//!   needs no progress of its client until it has done so, so no client keeps others waiting.
-//! - T2  A listing keeps its place in what it sends, and no count. So the memory of all listings
-//!   does not grow with what they count.
+//! - T1  One listing at a time walks the items for the census, and one fills the window of
+//!   prefixes. Both finish even if their clients do not read, so no client keeps others waiting.
+//! - T2  A listing stores its position in the lines that it sends, and no counts. So the memory of
+//!   all listings does not depend on the number of items that they count.
 
 use kachel_engine::Cursor;
 use kachel_net::ConnectionIndex;

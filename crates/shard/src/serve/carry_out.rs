@@ -1,11 +1,11 @@
 //! Carrying out staged requests: a request is executed beside its owner, or under the lock of its
 //! owner, or parked; or its connection is rewound to it.
 //!
-//! Upstream:   `serve` runs a batch.
+//! Upstream:   `serving` runs a batch.
 //! Downstream: `beside` for reads of other shards' keys, `apply` under the lock of an engine,
 //!             `records` for requests that must be parked.
 //!
-//! The invariants that are cited here are those of `serve`.
+//! This file cites the invariants of `serving`.
 
 use kachel_engine::{Block, Engine, Ticket};
 use kachel_net::{ClientIndex, Waiting};
@@ -29,14 +29,14 @@ pub(crate) struct CarryingOut<'a, E: Engine> {
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) records: &'a mut Records<E>,
     pub(crate) core: &'a mut Core,
-    /// The work that this tick may still do (`work`, W1). Only that of the engine is subtracted
+    /// The work that this tick may still do (`work`, W1). Only the work of engines is subtracted
     /// here.
     pub(crate) left_bytes: u64,
 }
 
 /// Why a staged request cannot be carried out now.
 enum Blocked {
-    /// The connection has had its turn in this tick, or the tick is over.
+    /// The connection has had its turn in this tick, or the tick may do no more work.
     Turn,
     /// The client does not read its replies.
     Reader,

@@ -226,7 +226,7 @@ fn the_time_in_which_a_login_waits_does_not_count() {
     assert!(guessers.iter().all(FarEnd::is_closed), "the time after that counts");
 }
 
-/// A client that waits may be gone without an end of its connection.
+/// A client that waits may be gone although its connection has not ended.
 #[test]
 fn a_login_does_not_wait_for_ever() {
     let mut world = world(WorldOptions::default());
@@ -246,8 +246,8 @@ fn a_login_does_not_wait_for_ever() {
     assert_eq!(open_connections(&world), 0);
 }
 
-/// Behind `-c 1024`, 1,100 connections of eight addresses at a time, each of which sends a wrong
-/// password. A client of a ninth address is let in at once each time.
+/// With `-c 1024`, 1,100 connections of eight addresses arrive together, again and again, and each
+/// sends a wrong password. A client of a ninth address logs in at once each time.
 #[test]
 fn guessers_of_other_addresses_leave_room() {
     let with_more = [GUESS, &[b'x'; 3 * WAITING_INPUT_BYTES_MAX]].concat();
@@ -280,8 +280,8 @@ fn guessers_of_other_addresses_leave_room() {
     }
 }
 
-/// Whether it waits for a check, or because its last login has failed; and whether its client ends
-/// its side before or after the wait begins.
+/// The login waits for a check, or because the last login of its connection has failed. The client
+/// closes its sending side before or after the wait begins.
 #[test]
 fn a_login_that_waits_ends_with_its_client() {
     for (is_delayed, ends_before) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -305,7 +305,7 @@ fn a_login_that_waits_ends_with_its_client() {
     }
 }
 
-/// Of a client that waits and sends, a bounded part is received. The rest is served after its
+/// The shard receives a bounded part of what a waiting client sends, and serves the rest after the
 /// login.
 #[test]
 fn a_client_that_sends_while_its_login_waits_is_served_later() {
@@ -366,8 +366,8 @@ fn a_shard_sleeps_until_the_next_check() {
     }
 }
 
-/// The clients of all shards, although only one shard knows the time of the next check. A shard
-/// that is not woken does nothing here.
+/// The clients of all shards log in, although only one shard knows the time of the next check. In
+/// this test, a shard that is not woken does nothing.
 #[test]
 fn right_passwords_follow_each_other_at_once_on_all_shards() {
     let mut world = world(WorldOptions { shards: 3, ..WorldOptions::default() });

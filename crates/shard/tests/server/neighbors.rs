@@ -1,4 +1,4 @@
-//! Neighbors: a client beside one that makes the server work as much as it can is answered at once,
+//! Neighbors: one client causes as much work as it can, and the others are answered at once,
 //! because the work of each turn and of each hold of an engine is bounded.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,11 +13,11 @@ use kachel_testkit::{World, WorldOptions};
 const TURNS_OF_A_REPLY: usize = 2;
 /// Requests that the neighbor pipelines.
 const REQUESTS: usize = 1_000;
-/// Small requests that a turn has at most, those of the batch in which it ends included.
+/// The most small requests of a turn, including those of the batch in which it ends.
 const REQUESTS_OF_A_TURN: usize = TURN_BYTES_MAX as usize / 2048 + 32;
 /// Bytes of the reply to `mn`.
 const MN_BYTES: usize = 4;
-/// Datagrams that come at once, and the requests of each.
+/// The number of datagrams that arrive together, and of the requests of each.
 const DATAGRAMS: u16 = 64;
 const PREPENDS_OF_A_DATAGRAM: usize = 520;
 /// Bytes of the large values that are attacked.
@@ -53,8 +53,9 @@ fn length(world: &mut World, client: &FarEnd) -> usize {
     said.trim().strip_prefix("HD s").expect("a hit").parse().expect("a number")
 }
 
-/// Has a neighbor send `requests` at once, while a victim asks again and again, and checks that
-/// each question is answered at once and the work of each tick and hold is bounded.
+/// Lets a neighbor send `requests` at once, while a victim sends one request after another. Checks
+/// that each request of the victim is answered at once, and that the work of each tick and hold is
+/// bounded.
 fn attack(world: &mut World, requests: &str) {
     let busy = world.connect();
     assert_eq!(world.ask(&busy, b"mn\r\n"), b"MN\r\n");
@@ -67,10 +68,9 @@ fn attack(world: &mut World, requests: &str) {
     );
 }
 
-/// Asks again and again while neighbors keep the server busy, and checks that each question is
-/// answered at once, that a tick does at most twice `tick_bytes` and a turn, and that a hold is
-/// bounded.
-/// `read` reads the replies of the neighbors.
+/// Sends one request after another while neighbors keep the server busy. Checks that each request
+/// is answered at once, that a tick does at most the work of twice `tick_bytes` plus one turn, and
+/// that a hold is bounded. `read` reads the replies of the neighbors.
 fn be_victim(world: &mut World, name: &str, tick_bytes: u64, read: &mut dyn FnMut()) {
     let victim = world.connect();
     set(world, &victim, "small", 100);
@@ -188,8 +188,8 @@ fn a_client_beside_hundreds_that_extend_a_large_value_is_answered_at_once() {
     world.audit();
 }
 
-/// Whatever the others send, a client has its second turn only after all that came before it have
-/// had one.
+/// A client has its second turn only after all clients that came before it have had one, whatever
+/// they send.
 #[test]
 fn clients_that_pipeline_have_their_turns_in_order() {
     let mut world = world(1);
@@ -230,7 +230,7 @@ fn upkeep_of_long_values_holds_an_engine_for_bounded_work() {
     }
 }
 
-/// Requests that are answered without an engine count as well, and before a login, too.
+/// Requests that are answered without an engine count as work, even before a login.
 #[test]
 fn a_tick_is_bounded_whatever_its_requests_are() {
     let most = (2 * TICK_BYTES_MAX + TURN_BYTES_MAX) as usize / 2048;
@@ -272,7 +272,7 @@ fn a_client_that_waits_has_its_turn_beside_one_that_sends_short_input() {
     assert_eq!(served, REQUESTS * MN_BYTES);
 }
 
-/// The fault: each turn began the time of the line anew.
+/// The fault: each turn restarted the time limit of the line.
 #[test]
 fn the_time_of_a_line_goes_on_while_its_client_waits_for_its_turn() {
     let limits = ClientLimits { line_s: 3, ..ClientLimits::default() };

@@ -58,7 +58,7 @@ const AHEAD_SEGMENTS_MIN: usize = 64;
 /// its segment.
 pub(crate) const FREED_BLOCK_BYTES: usize = 4 * CACHE_LINE_BYTES;
 
-/// A segment whose times are looked at counts as this many bytes of work: its line in `meta`.
+/// Examining the times of a segment counts as this many bytes of work: its line in `meta`.
 pub(crate) const LOOKED_SEGMENT_BYTES: usize = CACHE_LINE_BYTES;
 
 /// How a log is kept.

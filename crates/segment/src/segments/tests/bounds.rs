@@ -129,8 +129,8 @@ const STEP_ITEMS: usize = 64;
 /// Steps in which any upkeep below ends.
 const STEPS_MAX: usize = 100_000;
 
-/// Does upkeep until nothing is due. Returns the work of the step that did most, in bytes, and the
-/// number of steps.
+/// Does upkeep until none is due. Returns the most work of a step, in bytes, and the number of
+/// steps.
 fn longest_step(shard: &mut Shard, now: u32) -> (u64, usize) {
     let mut longest = 0;
     for step in 0..STEPS_MAX {
@@ -180,7 +180,7 @@ fn a_step_of_upkeep_has_a_bound_in_bytes() {
     }
 }
 
-/// A value that takes most memory is freed in pieces, and the next one finds its room at once.
+/// A value that takes most of the memory is freed in pieces, and the next value is stored at once.
 #[test]
 fn the_room_of_a_value_that_is_gone_is_found_at_once() {
     for evict in [true, false] {

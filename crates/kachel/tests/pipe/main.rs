@@ -457,7 +457,7 @@ fn a_flush_that_was_pending_at_a_warm_restart_is_kept_by_the_pipe() {
             continue;
         }
         std::thread::sleep(left);
-        server.stop();
+        server.signal(Signal::STOP);
         let was_answered = udp.is_answered(&get);
         std::thread::sleep(flushed_at.saturating_duration_since(Instant::now()));
         let is_answered = udp.is_answered(&get);

@@ -1,4 +1,4 @@
-//! What every stage of a tick may read: the shard, its process, and the time of the tick.
+//! The context of a tick, which every stage may read: the shard, its process, and the time.
 //!
 //! Upstream:   `tick` sets the time once per tick, and `engines` advances it; the rest never
 //!             changes.

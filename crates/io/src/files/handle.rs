@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::error::FileError;
 
-/// What a handle stands for.
+/// The file or folder behind a handle: a descriptor of the kernel, or a place on a disk in memory.
 #[derive(Debug)]
 enum Place {
     Kernel(OwnedFd),
@@ -121,7 +121,7 @@ impl FolderHandle {
 pub struct DirectIoRefusal {
     /// The folder.
     pub folder: FolderHandle,
-    /// What the kernel answered.
+    /// The error with which the kernel refused direct I/O.
     pub error: FileError,
 }
 

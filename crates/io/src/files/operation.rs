@@ -210,7 +210,8 @@ impl FileWork {
 pub struct FileOperation {
     /// The number by which the owner recognizes the operation. No backend looks at it.
     pub token: u64,
-    /// What to do. The owner sets it before each submission.
+    /// The kind of the operation, with its files and its buffer. The owner sets it before each
+    /// submission.
     pub work: FileWork,
     result: Option<Result<usize, FileError>>,
     /// Whether it is executed with direct I/O.

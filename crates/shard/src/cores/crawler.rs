@@ -28,7 +28,7 @@ pub(crate) struct Crawler {
     reclaimed: AtomicU64,
 }
 
-/// What a run that is over has done.
+/// The results of a finished run of the crawler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrawlerRun {
     /// The second in which it was begun.

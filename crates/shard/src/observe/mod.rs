@@ -1,4 +1,4 @@
-//! What is counted and noted while requests are served.
+//! Counters, the log and its watchers: each stage counts and notes here while it serves requests.
 //!
 //! Upstream:   every stage counts here. Nothing here decides how a request is served.
 //! Downstream: `stats` and the clients that watch the log.

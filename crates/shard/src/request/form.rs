@@ -1,4 +1,4 @@
-//! What a listing tells, and how one piece of it has ended.
+//! The forms of listings, and the ways in which one piece of a listing ends.
 //!
 //! Upstream:   `listing` walks the items; `parked` carries a piece to another core and back.
 //! Downstream: nothing.
@@ -12,7 +12,7 @@ pub const LISTED_ITEMS_PER_TICK_MAX: usize = 64;
 /// Items that are counted in one tick. Counting an item takes an eighth of the time of a line.
 const COUNTED_ITEMS_PER_TICK_MAX: usize = 8 * LISTED_ITEMS_PER_TICK_MAX;
 
-/// What a listing tells.
+/// The form of a listing: its command and its terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `lru_crawler metadump`, of size classes with one bit each.

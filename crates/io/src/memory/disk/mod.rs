@@ -151,7 +151,7 @@ impl Disk {
         self.state.borrow().media.used_blocks()
     }
 
-    /// What has happened so far.
+    /// The operations and faults counted so far.
     #[must_use]
     pub fn counts(&self) -> DiskCounts {
         self.state.borrow().counts

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 use super::dice::Dice;
 use crate::files::{FileError, FileWorkKind};
 
-/// What may go wrong with one operation.
+/// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The operation fails. A part of a write may have been done, and a file that was to be closed
@@ -140,7 +140,8 @@ impl Planner {
     }
 }
 
-/// What has happened on a disk and its predecessors before each crash.
+/// The operations and faults of a disk. A disk that a crash has made goes on with the counts of the
+/// disk before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounts {
     /// Operations that were carried out.

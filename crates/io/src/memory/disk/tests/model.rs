@@ -7,14 +7,14 @@ use super::*;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const SECTORS_MAX: u64 = 24;
 
-/// What one file may look like after a crash.
+/// A file of the model: the contents that it may have after a crash, and those that it has now.
 #[derive(Clone, Debug, Default)]
 struct ModelFile {
-    /// What is durable of each sector.
+    /// The durable bytes of each sector.
     durable: Vec<Vec<u8>>,
     /// Whether the sector was written since.
     is_pending: Vec<bool>,
-    /// What a read returns.
+    /// The bytes that a read returns.
     now: Vec<Vec<u8>>,
 }
 

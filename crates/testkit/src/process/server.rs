@@ -314,6 +314,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // A test that fails because its server ended says why the server ended.
+        if std::thread::panicking()
+            && let Ok(Some(status)) = self.process.try_wait()
+        {
+            println!("the server ended with {status}: {}", self.last_words());
+        }
         // I2. Neither can fail in a way that matters: the process is ours and may be gone.
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -20,15 +20,11 @@ use crate::item::CachedItem;
 use crate::large::{CachePinned, CacheUpload};
 use crate::reader::CacheReader;
 
-/// The one ticket of this engine: an operation waits for room on its way. Every such operation is
-/// executed again from its beginning, so their tickets need not differ.
-const ROOM_ON_THE_WAY: Ticket = Ticket(0);
-
 #[inline(always)]
 fn answer<P>(applied: Result<Outcome<'_, P>, NotYet>) -> Answer<'_, P> {
     match applied {
         Ok(outcome) => Answer::Done(outcome, Durability::Now),
-        Err(NotYet) => Answer::Later(ROOM_ON_THE_WAY),
+        Err(NotYet) => Answer::Later(Ticket::ROOM),
     }
 }
 
@@ -59,7 +55,8 @@ impl Common for CacheCommon {
 
     fn register_core(&self) -> Option<Reader> {
         let mut core = self.pool.register_reader()?;
-        core.sleep();
+        let is_awaited = core.sleep();
+        debug_assert!(!is_awaited, "it has read nothing yet");
         Some(core)
     }
 
@@ -137,7 +134,7 @@ impl Engine for Cache {
         ticket: Option<Ticket>,
         now: &Now,
     ) -> Answer<'e, CachePinned> {
-        debug_assert!(ticket.is_none_or(|ticket| ticket == ROOM_ON_THE_WAY), "a ticket of ours");
+        debug_assert!(ticket.is_none_or(|ticket| ticket == Ticket::ROOM), "a ticket of ours");
         answer(apply(self, operation, block, now))
     }
 
@@ -149,13 +146,12 @@ impl Engine for Cache {
         ticket: Option<Ticket>,
         now: &Now,
     ) -> Answer<'e, CachePinned> {
-        debug_assert!(ticket.is_none_or(|ticket| ticket == ROOM_ON_THE_WAY), "a ticket of ours");
+        debug_assert!(ticket.is_none_or(|ticket| ticket == Ticket::ROOM), "a ticket of ours");
         answer(get(self, key, terms, now))
     }
 
-    fn is_ready(&self, ticket: &Ticket) -> bool {
-        debug_assert!(*ticket == ROOM_ON_THE_WAY, "this engine waits for nothing else");
-        self.segments.is_room_likely()
+    fn await_room(&mut self) -> bool {
+        self.segments.await_room()
     }
 
     fn durable(&self) -> Sequence {

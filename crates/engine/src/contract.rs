@@ -8,17 +8,17 @@
 //! ```text
 //!              +--> Done(outcome, Now)      executed: the reply may be sent
 //! execute -----+--> Done(outcome, At(n))    executed: the reply waits until `durable` reaches n
-//!              +--> Later(ticket)           not executed; when is_ready(ticket) is true, the shard
-//!                                           calls execute again with the ticket
+//!              +--> Later(ticket)           not executed; when the engine has named the ticket as
+//!                                           ready, the shard calls execute again with the ticket
 //! ```
 //!
 //! Invariants:
 //! - I1  If an engine answers [`Answer::Later`], the operation has changed nothing, and its block
 //!   is untouched. The engine keeps what it fetches for the ticket until the operation is executed
 //!   again.
-//! - I2  The shard uses each ticket exactly once, after [`Engine::is_ready`] has returned `true`
-//!   for it. This also holds if the client has left: the shard executes the operation all the same.
-//!   A ticket of an engine that delays only stores ([`Engine::DELAYS`]) may be dropped.
+//! - I2  The shard uses each ticket exactly once, after the engine has named it as ready
+//!   ([`Engine::reach`]). This also holds if the client has left: the shard executes the operation
+//!   all the same. The ticket [`Ticket::ROOM`] may also be dropped.
 //! - I3  The sequence that [`Engine::durable`] returns never decreases. The engine keeps an
 //!   accepted write even if its client has left.
 //! - I4  A core that reads other engines is registered, awake ([`Common::register_core`]), and
@@ -73,6 +73,13 @@ pub struct Sequence(pub u64);
 /// cannot be copied, because it is used once (I2).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
+
+impl Ticket {
+    /// The ticket of each operation that waits for room on its way. Such an operation is executed
+    /// again from its beginning, so the engine keeps nothing for it, and these tickets need not
+    /// differ. [`Engine::await_room`] tells when to do so.
+    pub const ROOM: Self = Self(0);
+}
 
 /// What an operation of a batch will look up; the engine prefetches it.
 #[derive(Clone, Copy, Debug)]
@@ -346,12 +353,24 @@ pub trait Engine {
         now: &Now,
     ) -> Answer<'e, Self::Pinned>;
 
-    /// Takes note of what was fetched or became durable. If [`Self::DELAYS`] is `true`, the shard
-    /// calls this once per tick.
-    fn poll(&mut self) {}
+    /// Whether operations with [`Ticket::ROOM`] may be executed again now. If not, a reader that is
+    /// in the way was marked: when its `round_over` or `sleep` returns `true`, the shard executes
+    /// these operations again. Called under the lock, after an operation was answered so.
+    fn await_room(&mut self) -> bool {
+        true
+    }
 
-    /// Whether the operation of this ticket can be executed again now (I2).
-    fn is_ready(&self, ticket: &Ticket) -> bool;
+    /// When the engine wants [`Self::reach`] to be called at the latest, in nanoseconds of the
+    /// monotonic clock. `None`: not because of the time. The shard looks after each use.
+    fn deadline_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// The time `now_ns` has come, which is the deadline or later. Calls `ready` with the number of
+    /// each ticket whose operation can be executed again now (I2).
+    fn reach(&mut self, now_ns: u64, ready: &mut impl FnMut(u64)) {
+        let _ = (now_ns, ready);
+    }
 
     /// The sequence up to which all changes are durable (I3).
     fn durable(&self) -> Sequence;

@@ -66,8 +66,7 @@ use crate::serve::beside::Core;
 use crate::serve::copying::count_answered;
 use crate::serve::serving::Serving;
 use crate::stats::holdings::Holdings;
-use crate::waiting::backlog::Left;
-use crate::waiting::engines::Engines;
+use crate::waiting::engines::{Engines, Stepped};
 use crate::waiting::records::Records;
 
 /// How long a shard may sleep in one poll, if a client may be late.
@@ -77,9 +76,6 @@ const SLEEP_NS_QUIET: u64 = 1_000_000_000;
 /// How long a shard may sleep once the process stops. Nothing wakes the shard when another shard
 /// closes the last connection, and no other server can listen until this shard ends.
 const SLEEP_NS_STOPPING: u64 = 2_000_000;
-/// How long a shard may sleep while its engine delays requests, or while upkeep is due in its
-/// engine and another core holds it.
-const SLEEP_NS_WHILE_WAITING: u64 = 50_000;
 /// One poll can report this many events before the list of events must grow.
 const EVENTS_AT_FIRST: usize = 1024;
 
@@ -100,7 +96,8 @@ enum Upkeep {
     Nothing,
     /// There may be more to do.
     Due,
-    /// There may be more to do, but another core held the engine. That core has done a step.
+    /// There may be more to do, but another core held the engine. That core has done a step. It
+    /// wakes this core when it releases the engine (`engines`, E4).
     Held,
 }
 
@@ -121,8 +118,9 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     engines: Arc<Engines<E>>,
     clients: Clients<E::Pinned>,
     records: Records<E>,
-    /// The kind of requests that waited for the engine of this shard when this core last checked.
-    left: Left,
+    /// Whether requests that can be executed waited for the engine of this shard when this core
+    /// last checked.
+    is_left: bool,
     uploads: Uploads<E::Upload>,
     listings: Listings,
     crawling: Crawling,
@@ -178,7 +176,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
             engines,
             clients: Clients::new(),
             records: Records::new(),
-            left: Left::Nothing,
+            is_left: false,
             uploads: Uploads::new(),
             listings: Listings::new(shards),
             crawling: Crawling::default(),
@@ -252,7 +250,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
     pub fn prepare_wait(&mut self) -> Wait {
         self.engines.mailboxes().wake_noted(&self.context); // Noted since `exchange`.
         let busy = self.upkeep == Upkeep::Due
-            || self.left == Left::Requests
+            || self.is_left
             || !self.clients.dirty.is_empty()
             || !self.clients.resumable.is_empty()
             || !self.clients.run_queue.is_empty()
@@ -267,28 +265,33 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
         }
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
         self.engines.mailboxes().sleeper(self.context.id).prepare_sleep();
-        if self.has_visitors() || self.crawling.is_called(&self.context) {
+        if self.has_visitors() || self.crawling.is_called(&self.context) || self.may_enter() {
             Wait::Now
-        } else if self.left == Left::Delayed || self.upkeep == Upkeep::Held {
-            Wait::AtMostNs(SLEEP_NS_WHILE_WAITING)
         } else {
             self.longest_sleep()
         }
     }
 
-    /// Whether other cores have brought something, or left requests that this core does not know
-    /// of. Cost: a few loads.
+    /// Whether there is something to do in the engine of this shard, and no core holds it. If one
+    /// does, it will wake this core (`engines`, E4). Cost: a few loads.
+    fn may_enter(&self) -> bool {
+        let Self { engines, context, upkeep, .. } = self;
+        debug_assert!(*upkeep != Upkeep::Due, "a shard that sleeps has done its upkeep");
+        let is_called = engines.are_called(context.id, context.now_ns());
+        (is_called || *upkeep == Upkeep::Held) && !engines.want(context.id)
+    }
+
+    /// Whether other cores have brought something, or left requests. Cost: a few loads.
     fn has_visitors(&self) -> bool {
-        let Self { engines, context, left, .. } = self;
+        let Self { engines, context, .. } = self;
         debug_assert!(!context.owes_wakes(), "mailboxes, M2");
-        let (id, knows_of_some) = (context.id, *left != Left::Nothing);
-        !engines.mailboxes().is_empty(id)
-            || context.log.is_on() && context.shared.watchers.have_come(id)
-            || if knows_of_some { engines.have_parked(id) } else { engines.are_left(id) }
+        !engines.mailboxes().is_empty(context.id)
+            || context.log.is_on() && context.shared.watchers.have_come(context.id)
+            || engines.are_left(context.id)
     }
 
     /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
-    /// a login that waits (`turns`, T1).
+    /// a login that waits (`turns`, T1), or until the engine wants to be entered.
     fn longest_sleep(&self) -> Wait {
         let Self { context, engines, late, clients, .. } = self;
         let wait = match context.id {
@@ -297,10 +300,12 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
             0 => Wait::AtMostNs(SLEEP_NS_QUIET),
             _ => Wait::Forever,
         };
-        match clients.next_login_ns(context) {
-            Some(next_ns) => wait.at_most_ns(next_ns.saturating_sub(context.now_ns())),
-            None => wait,
-        }
+        let now_ns = context.now_ns();
+        // A deadline that has passed waits for the core that holds the engine (`may_enter`).
+        let deadline_ns =
+            engines.deadline_ns(context.id).filter(|deadline_ns| *deadline_ns > now_ns);
+        let next_ns = clients.next_login_ns(context).into_iter().chain(deadline_ns).min();
+        next_ns.map_or(wait, |next_ns| wait.at_most_ns(next_ns.saturating_sub(now_ns)))
     }
 
     /// Runs the second half of a tick: polls, then calls the stages.
@@ -447,8 +452,8 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
     /// Executes the delayed requests for which the engine is ready now, and the requests that other
     /// cores have left. Returns whether there were any.
     fn step_backlog(&mut self) -> bool {
-        let (left, executed) = self.engines.step_backlog(&self.context, self.left);
-        self.left = left;
+        let Stepped { is_left, executed } = self.engines.step_backlog(&self.context, self.is_left);
+        self.is_left = is_left;
         if executed > 0 {
             self.late.note_event();
         }
@@ -498,9 +503,9 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
     /// Continues the listings by one bounded piece, for all of them together.
     fn step_listings(&mut self) {
         let sweep = self.late.sweep();
-        let Self { io, context, engines, clients, records, left, .. } = self;
-        let names = &mut |socket| io.name(socket);
-        self.listings.step(Step { context, engines, clients, records, left: *left, names, sweep });
+        let Self { io, context, engines, clients, records, is_left, .. } = self;
+        let (is_left, names) = (*is_left, &mut |socket| io.name(socket));
+        self.listings.step(Step { context, engines, clients, records, is_left, names, sweep });
     }
 
     /// Whether this core has written lines of the log, or can send some to a client.
@@ -645,7 +650,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
         // for once no client is left that could send more, and their answers are awaited.
         let is_over = self.context.shared.is_over()
             && !self.acceptor.has_rejected()
-            && self.left == Left::Nothing
+            && !self.is_left
             && self.engines.is_idle(self.context.id)
             && !self.records.are_away();
         if is_over { Turn::Finished } else { Turn::Again }

@@ -6,17 +6,20 @@
 //!
 //! ```text
 //! execute --+-- most ------------------> the inner engine --> Done, now
-//!           +-- some: Later(ticket) ..polls.. is_ready, execute again
-//!           +-- some --> the inner engine --> Done, at n ..polls.. durable = n
+//!           +-- some: Later(ticket) ..time.. the ticket is named, execute again
+//!           +-- some --> the inner engine --> Done, at n ..time.. durable = n
 //! ```
 //!
+//! Time passes by the deadlines of the contract: the engine asks to be entered at once to learn the
+//! time at which a delay begins, and then at its end.
+//!
 //! Invariants:
-//! - I1  A ticket is used once, and only after `is_ready` returned true for it (`contract`, I2).
-//! - I2  Sequences become durable in their order, each at least one poll after the one before.
+//! - I1  A ticket is used once, and only after it was named (`contract`, I2).
+//! - I2  Sequences become durable in their order, each some time after the one before.
 //! - I3  The upload of an operation that was answered by [`Answer::Later`] comes back with the
 //!   operation.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kachel_engine::{
@@ -26,15 +29,15 @@ use kachel_engine::{
 use kachel_stdx::Place;
 use kachel_testkit::Random;
 
-/// The most polls until a ticket is ready. The next sequence becomes durable within a quarter of
-/// this. A shard with a delayed request polls at least every 50 microseconds.
-const POLLS_MAX: u64 = 20;
+/// The longest delay until a ticket is ready, in nanoseconds. The next sequence becomes durable
+/// within a quarter of this. A shard that waits at most so long is not at rest (`testkit`).
+const DELAY_NS_MAX: u64 = 800_000;
 
 /// The simulated fetch for a ticket.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
-    /// The poll from which the ticket is ready.
-    ready_at: u64,
+    /// Whether the ticket was named (I1).
+    is_named: bool,
     /// Whether the operation has an upload (I3).
     has_upload: bool,
 }
@@ -57,18 +60,39 @@ pub(crate) struct DelayCounts {
 /// The tickets that an engine gave.
 #[derive(Debug, Default)]
 struct Late {
-    polls: u64,
     tickets: HashMap<u64, Fetch>,
     given: u64,
+    /// Tickets, each with its delay, whose delay has not begun.
+    fresh: Vec<(u64, u64)>,
+    /// The times at which delays end, each with its ticket.
+    ends: BTreeSet<(u64, u64)>,
 }
 
 impl Late {
-    /// Gives a ticket that is ready after `polls` more polls.
-    fn give(&mut self, polls: u64, has_upload: bool) -> Ticket {
+    /// Gives a ticket that is ready after a delay.
+    fn give(&mut self, delay_ns: u64, has_upload: bool) -> Ticket {
         self.given += 1;
-        let ready_at = self.polls + polls;
-        self.tickets.insert(self.given, Fetch { ready_at, has_upload });
+        self.tickets.insert(self.given, Fetch { is_named: false, has_upload });
+        self.fresh.push((self.given, delay_ns));
         Ticket(self.given)
+    }
+
+    /// When the engine wants to be entered: at once if a delay must begin.
+    fn deadline_ns(&self) -> Option<u64> {
+        if self.fresh.is_empty() { self.ends.first().map(|(end_ns, _)| *end_ns) } else { Some(0) }
+    }
+
+    /// Begins delays, and names the tickets whose delay is over.
+    fn reach(&mut self, now_ns: u64, ready: &mut impl FnMut(u64)) {
+        let fresh = self.fresh.drain(..);
+        self.ends.extend(fresh.map(|(ticket, delay_ns)| (now_ns + delay_ns, ticket)));
+        while let Some(&(end_ns, ticket)) = self.ends.first()
+            && end_ns <= now_ns
+        {
+            self.ends.pop_first();
+            self.tickets.get_mut(&ticket).expect("I1: it is used once").is_named = true;
+            ready(ticket);
+        }
     }
 }
 
@@ -81,8 +105,8 @@ pub(crate) struct Delaying<E, const LATE: bool> {
     late: Late,
     sequence: u64,
     durable: u64,
-    /// The poll from which the next sequence may become durable (I2).
-    durable_at: u64,
+    /// When the next sequence becomes durable (I2). `None`: that was not decided yet.
+    durable_at_ns: Option<u64>,
     counts: DelayCounts,
 }
 
@@ -101,7 +125,7 @@ impl<E: Engine, const LATE: bool> Delaying<E, LATE> {
             late: Late::default(),
             sequence: 0,
             durable: 0,
-            durable_at: 0,
+            durable_at_ns: None,
             counts: DelayCounts::default(),
         }
     }
@@ -113,21 +137,22 @@ impl<E: Engine, const LATE: bool> Delaying<E, LATE> {
 
     /// Decides how an operation is answered. `ticket` is the one that it has waited for, if any.
     fn fate(&mut self, ticket: Option<Ticket>, has_upload: bool) -> Fate {
-        if let Some(Ticket(number)) = &ticket {
-            let fetch = self.late.tickets.remove(number).expect("I1: a ticket is used once");
-            assert!(fetch.ready_at <= self.late.polls, "I1: the ticket is ready");
+        let waited = ticket.is_some();
+        if let Some(Ticket(number)) = ticket.filter(|ticket| *ticket != Ticket::ROOM) {
+            let fetch = self.late.tickets.remove(&number).expect("I1: a ticket is used once");
+            assert!(fetch.is_named, "I1: the ticket is ready");
             assert_eq!(fetch.has_upload, has_upload, "I3: the upload comes back");
         }
         let is_delayed = self.dice.chance(self.permille);
         if is_delayed && self.dice.chance(500) {
-            self.counts.before += u64::from(ticket.is_none());
-            let polls = self.dice.skewed(1, POLLS_MAX);
-            return Fate::Later(self.late.give(polls, has_upload));
+            self.counts.before += u64::from(!waited);
+            let delay_ns = self.dice.skewed(1, DELAY_NS_MAX);
+            return Fate::Later(self.late.give(delay_ns, has_upload));
         }
         self.counts.executed += 1;
         // An operation that was delayed before its execution may also be delayed after it.
         if is_delayed {
-            self.counts.after += u64::from(ticket.is_none());
+            self.counts.after += u64::from(!waited);
             self.sequence += 1;
             return Fate::Done(Durability::At(Sequence(self.sequence)));
         }
@@ -135,21 +160,20 @@ impl<E: Engine, const LATE: bool> Delaying<E, LATE> {
     }
 }
 
-/// The answer of the inner engine, durable as the fate says. An operation that the inner engine
-/// delays, because room for its item is on its way, is ready at the next poll.
+/// The answer of the inner engine, durable as the fate says. The inner engine delays an operation
+/// only while room for its item is on its way.
 fn answer<'e, P>(
     inner: Answer<'e, P>,
     durability: Durability,
-    late: (&mut Late, &mut DelayCounts),
-    has_upload: bool,
+    counts: &mut DelayCounts,
 ) -> Answer<'e, P> {
     match inner {
         Answer::Done(outcome, Durability::Now) => Answer::Done(outcome, durability),
-        Answer::Later(_) => {
-            let (late, counts) = late;
+        Answer::Later(ticket) => {
+            assert_eq!(ticket, Ticket::ROOM, "it waits for nothing else");
             counts.executed -= 1;
             counts.for_room += 1;
-            Answer::Later(late.give(1, has_upload))
+            Answer::Later(ticket)
         }
         Answer::Done(_, Durability::At(_)) => unreachable!("the inner engine promises nothing"),
     }
@@ -195,9 +219,8 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         match self.fate(ticket, has_upload) {
             Fate::Later(ticket) => Answer::Later(ticket),
             Fate::Done(durability) => {
-                let Self { inner, late, counts, .. } = self;
-                let done = inner.execute(operation, block, None, now);
-                answer(done, durability, (late, counts), has_upload)
+                let Self { inner, counts, .. } = self;
+                answer(inner.execute(operation, block, None, now), durability, counts)
             }
         }
     }
@@ -215,27 +238,33 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         match self.fate(ticket, false) {
             Fate::Later(ticket) => Answer::Later(ticket),
             Fate::Done(durability) => {
-                let Self { inner, late, counts, .. } = self;
-                answer(inner.read(key, terms, None, now), durability, (late, counts), false)
+                let Self { inner, counts, .. } = self;
+                answer(inner.read(key, terms, None, now), durability, counts)
             }
         }
     }
 
-    fn poll(&mut self) {
-        self.late.polls += 1;
-        if self.durable < self.sequence && self.durable_at <= self.late.polls {
-            self.durable += 1;
-            self.durable_at = self.late.polls + self.dice.skewed(0, POLLS_MAX / 4);
-        }
+    fn await_room(&mut self) -> bool {
+        self.inner.await_room()
     }
 
-    fn is_ready(&self, ticket: &Ticket) -> bool {
-        if !LATE {
-            return self.inner.is_ready(ticket);
+    fn deadline_ns(&self) -> Option<u64> {
+        let is_behind = self.durable < self.sequence;
+        let durable_ns = is_behind.then_some(self.durable_at_ns.unwrap_or(0));
+        self.late.deadline_ns().into_iter().chain(durable_ns).min()
+    }
+
+    fn reach(&mut self, now_ns: u64, ready: &mut impl FnMut(u64)) {
+        self.late.reach(now_ns, ready);
+        if self.durable_at_ns.is_some_and(|durable_at_ns| durable_at_ns <= now_ns) {
+            self.durable += 1; // I2
+            self.durable_at_ns = None;
         }
-        let fetch =
-            self.late.tickets.get(&ticket.0).expect("I1: only a ticket that is out is asked for");
-        fetch.ready_at <= self.late.polls
+        if self.durable < self.sequence && self.durable_at_ns.is_none() {
+            let delay_ns = self.dice.skewed(1, DELAY_NS_MAX / 4);
+            self.durable_at_ns = Some(now_ns + delay_ns);
+        }
+        debug_assert!(self.deadline_ns().is_none_or(|next_ns| next_ns > now_ns), "it has passed");
     }
 
     fn durable(&self) -> Sequence {

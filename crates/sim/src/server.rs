@@ -135,7 +135,8 @@ impl<const LATE: bool> Server<LATE> {
             queue.schedule(dice.below(1_000), Event::Run(index));
         }
         let mut beside = options.crew.then(|| world.pool.register_reader().expect("a place"));
-        beside.iter_mut().for_each(kachel_stdx::Reader::sleep);
+        let is_awaited = beside.as_mut().is_some_and(kachel_stdx::Reader::sleep);
+        assert!(!is_awaited, "nothing waits yet");
         let skewed = options.faults.has(Fault::Skew);
         let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
         let books = world.pool.books();
@@ -162,8 +163,10 @@ impl<const LATE: bool> Server<LATE> {
     pub(crate) fn calm(&mut self) {
         self.skewed = false;
         self.held_until_ns.clear();
-        if let Some(mut beside) = self.beside.take() {
-            beside.sleep();
+        if let Some(mut beside) = self.beside.take()
+            && beside.sleep()
+        {
+            self.world.engines.call_for_room();
         }
     }
 
@@ -176,11 +179,17 @@ impl<const LATE: bool> Server<LATE> {
         queue: &mut Queue,
     ) -> Result<u64, String> {
         if let Some(beside) = &mut self.beside {
-            match (beside.is_awake(), self.dice.below(64)) {
-                (false, 0) => beside.wake(),
+            let is_awaited = match (beside.is_awake(), self.dice.below(64)) {
+                (false, 0) => {
+                    beside.wake();
+                    false
+                }
                 (true, 0..4) => beside.sleep(),
                 (true, 4..8) => beside.round_over(),
-                _ => {}
+                _ => false,
+            };
+            if is_awaited {
+                self.world.engines.call_for_room();
             }
         }
         self.use_processor(index, now_ns);

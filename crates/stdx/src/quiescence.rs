@@ -7,6 +7,7 @@
 //! ```text
 //! word of a place:  0 free | 1 asleep | the newest stamp that the reader knew when it last held
 //!                   nothing
+//!          + AWAITED: an owner waits for this reader
 //!
 //!            register              sleep                    drop
 //!   free ----------------> awake ---------> asleep     any ------> free
@@ -25,6 +26,12 @@
 //! - I4  A reader that wakes either finds the thing gone or is found awake: two sequentially
 //!   consistent fences, one between each one's write and its read (Dekker), forbid that both miss.
 //! - I5  A reader's own thread may leave its place out of the count while it holds nothing.
+//! - I6  An owner that waits marks the word of one reader that may hold the thing
+//!   ([`Quiescence::await_past`]). Mark and stamp are one word, which both change by a
+//!   read-modify-write. So either the owner finds that the reader has passed, or the reader finds
+//!   the mark when it passes and tells the owner. What the owner wrote before it marked is visible
+//!   to a reader that finds the mark (release, acquire). When that reader has passed, the owner
+//!   asks again, and marks the next one: no reader need know whether it is the last.
 //!
 //! Source: quiescent-state-based reclamation, as in McKenney and Slingwine, "Read-copy update",
 //! PDCS 1998. Our change: a sleeping reader does not count, so no thread must wake it.
@@ -38,6 +45,8 @@ const FREE: u64 = 0;
 const ASLEEP: u64 = 1;
 /// The newest stamp before anything was stamped.
 const FIRST: u64 = 2;
+/// Set in the word of a reader that is awake while an owner waits for it (I6).
+const AWAITED: u64 = 1 << 63;
 
 /// The readers, and the newest stamp; shared by readers and reclaimers.
 #[derive(Debug)]
@@ -55,6 +64,7 @@ pub struct Stamp(u64);
 pub struct Place(usize);
 
 /// One reader's place in a [`Quiescence`]; awake when it is made. Dropped, it is out of the count.
+/// A reader that an owner may wait for sleeps before it is dropped (I6).
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<Quiescence>,
@@ -101,20 +111,52 @@ impl Quiescence {
         debug_assert!(own.is_none_or(|own| own.0 < self.places.len()), "I5: a place of this count");
         self.places.iter().enumerate().all(|(index, place)| {
             let word = place.load(Ordering::Acquire); // I3
-            word == FREE || word == ASLEEP || word >= stamp.0 || own == Some(Place(index))
+            is_past(word, stamp) || own == Some(Place(index))
         })
+    }
+
+    /// As [`Self::is_past_beside`]. If a reader may hold what was stamped, also marks one that may:
+    /// [`Reader::round_over`] or [`Reader::sleep`] of that reader then returns `true` (I6).
+    ///
+    /// Cost: as [`Self::is_past_beside`], and a read-modify-write of the word of the reader.
+    pub fn await_past(&self, stamp: Stamp, own: Option<Place>) -> bool {
+        for (index, place) in self.places.iter().enumerate() {
+            if own == Some(Place(index)) {
+                continue;
+            }
+            let mut word = place.load(Ordering::Acquire); // I3
+            while !is_past(word, stamp) {
+                // A mark that is there is set again, so that the reader sees what this owner wrote.
+                let marked = word | AWAITED;
+                match place.compare_exchange(word, marked, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return false,
+                    Err(newer) => word = newer,
+                }
+            }
+        }
+        true
     }
 }
 
+/// Whether a reader whose place has this word cannot hold what was stamped so.
+fn is_past(word: u64, stamp: Stamp) -> bool {
+    let known = word & !AWAITED;
+    debug_assert!(word == known || known >= FIRST, "I6: only a reader that is awake is awaited");
+    known == FREE || known == ASLEEP || known >= stamp.0
+}
+
 impl Reader {
-    /// A round is over, and nothing is held of it. Cost: two loads, and a store where something was
-    /// stamped since.
-    pub fn round_over(&mut self) {
+    /// A round is over, and nothing is held of it. Returns whether an owner waits for this reader,
+    /// and must be told (I6). Cost: two loads, and a read-modify-write where something was stamped
+    /// since.
+    #[inline]
+    pub fn round_over(&mut self) -> bool {
         debug_assert!(self.is_awake(), "I1: a reader that is asleep has no round");
         let newest = self.shared.newest.load(Ordering::Acquire); // I2
-        if self.word().load(Ordering::Relaxed) != newest {
-            self.word().store(newest, Ordering::Release); // I3
+        if self.word().load(Ordering::Relaxed) == newest {
+            return false;
         }
+        self.word().swap(newest, Ordering::AcqRel) & AWAITED != 0 // I3, I6
     }
 
     /// The reader's place.
@@ -127,14 +169,16 @@ impl Reader {
         self.word().load(Ordering::Relaxed) != ASLEEP
     }
 
-    /// Reports that the reader holds nothing, and looks for nothing until [`Self::wake`]. Cost: a
-    /// store.
-    pub fn sleep(&mut self) {
-        self.word().store(ASLEEP, Ordering::Release); // I3
+    /// Reports that the reader holds nothing, and looks for nothing until [`Self::wake`]. Returns
+    /// whether an owner waits for this reader, and must be told (I6). Cost: a read-modify-write.
+    pub fn sleep(&mut self) -> bool {
+        self.word().swap(ASLEEP, Ordering::AcqRel) & AWAITED != 0 // I3, I6
     }
 
-    /// Reports that the reader looks for things again. Cost: a load, a store and a full fence.
+    /// Reports that the reader, which is asleep, looks for things again. Cost: a load, a store and
+    /// a full fence.
     pub fn wake(&mut self) {
+        debug_assert!(!self.is_awake(), "I6: the mark of a reader that is awake would be lost");
         let newest = self.shared.newest.load(Ordering::Acquire);
         self.word().store(newest, Ordering::Release);
         fence(Ordering::SeqCst); // I4: in the count before anything is looked for.
@@ -169,9 +213,9 @@ mod tests {
         assert!(quiescence.register().is_none(), "and no third");
         let stamp = quiescence.stamp();
         assert!(!quiescence.is_past(stamp));
-        readers[0].round_over();
+        assert!(!readers[0].round_over());
         assert!(!quiescence.is_past(stamp));
-        readers[1].round_over();
+        assert!(!readers[1].round_over());
         assert!(quiescence.is_past(stamp));
         assert!(!quiescence.is_past(quiescence.stamp()), "rounds count from the stamp on");
     }
@@ -183,9 +227,28 @@ mod tests {
         let mut other = quiescence.register().expect("a place");
         let stamp = quiescence.stamp();
         assert!(!quiescence.is_past_beside(stamp, Some(own.place())), "the other one may read");
-        other.round_over();
+        assert!(!other.round_over());
         assert!(quiescence.is_past_beside(stamp, Some(own.place())));
         assert!(!quiescence.is_past(stamp), "others wait for it");
+    }
+
+    #[test]
+    fn each_reader_that_an_owner_waits_for_is_told_once() {
+        let quiescence = Arc::new(Quiescence::new(3));
+        let mut readers = [(); 3].map(|()| quiescence.register().expect("three places"));
+        let own = readers[2].place();
+        let stamp = quiescence.stamp();
+        assert!(!quiescence.await_past(stamp, Some(own)) && !quiescence.is_past(stamp));
+        assert!(!readers[1].round_over(), "the first one is awaited");
+        assert!(readers[0].round_over() && !readers[0].round_over(), "once");
+        assert!(quiescence.await_past(stamp, Some(own)), "nobody else is awaited");
+        assert!(!readers[2].round_over(), "a thread does not wait for itself");
+        let stamp = quiescence.stamp();
+        assert!(!quiescence.await_past(stamp, None));
+        assert!(readers[0].is_awake() && readers[0].sleep(), "sleep tells as well");
+        readers[0].wake();
+        assert!(!quiescence.await_past(stamp, None) && !quiescence.await_past(stamp, None));
+        assert!(!readers[0].round_over() && readers[1].round_over(), "then it waits for the next");
     }
 
     #[test]
@@ -195,7 +258,7 @@ mod tests {
         let left = quiescence.register().expect("a place");
         let early = quiescence.stamp();
         assert!(sleeper.is_awake_in(&quiescence));
-        sleeper.sleep();
+        assert!(!sleeper.sleep());
         drop(left);
         assert!(!sleeper.is_awake_in(&quiescence));
         assert!(!sleeper.is_awake_in(&Arc::new(Quiescence::new(2))), "nor a reader of another");
@@ -284,7 +347,7 @@ mod models {
         beside_a_reclaimer("quiescence, rounds", |things| {
             let mut reader = things.quiescence.register().expect("a place");
             things.read();
-            reader.round_over();
+            let _awaited = reader.round_over();
             things.read();
         });
     }
@@ -294,7 +357,7 @@ mod models {
         beside_a_reclaimer("quiescence, sleep", |things| {
             let mut reader = things.quiescence.register().expect("a place");
             things.read();
-            reader.sleep();
+            let _awaited = reader.sleep();
             reader.wake();
             things.read();
         });
@@ -326,13 +389,13 @@ mod models {
             let reading = thread::spawn(move || {
                 let mut reader = read.quiescence.register().expect("a place");
                 read.read();
-                reader.round_over();
+                let _awaited = reader.round_over();
                 read.read();
             });
             let mut holder = things.quiescence.register().expect("a place");
             things.read();
             // It ends its round before it changes anything, and begins another one afterwards.
-            holder.round_over();
+            let _awaited = holder.round_over();
             let used = things.replace_beside(2, Some(holder.place()));
             count.fetch_add(u64::from(used), Ordering::Relaxed);
             things.read();
@@ -350,7 +413,7 @@ mod models {
                 thread::spawn(move || {
                     let mut reader = read.quiescence.register().expect("a place");
                     read.read();
-                    reader.round_over();
+                    let _awaited = reader.round_over();
                 })
             });
             things.replace(1);
@@ -358,5 +421,35 @@ mod models {
                 reader.join().expect("joins");
             }
         });
+    }
+
+    #[test]
+    fn an_owner_that_waits_is_told_by_a_reader_that_it_found_in_the_way() {
+        let seen = Arc::new([Count::new(0), Count::new(0)]);
+        let counts = Arc::clone(&seen);
+        explore("quiescence, awaited", None, move || {
+            let things = Things::new();
+            let armed = Arc::new(AtomicU64::new(0));
+            let (read, told) = (Arc::clone(&things), Arc::clone(&armed));
+            let mut reader = things.quiescence.register().expect("a place");
+            let reading = thread::spawn(move || {
+                read.read();
+                let is_awaited = reader.round_over();
+                // I6: what the owner wrote before it marked the reader is visible.
+                assert!(!is_awaited || told.load(Ordering::Relaxed) == 1);
+                read.read();
+                is_awaited || reader.sleep()
+            });
+            things.cells[1].store(FIRST_USE, Ordering::Relaxed);
+            things.within_reach.store(1, Ordering::Release);
+            let stamp = things.quiescence.stamp();
+            armed.store(1, Ordering::Relaxed);
+            let is_past = things.quiescence.await_past(stamp, None);
+            let is_told = reading.join().expect("joins");
+            assert!(is_past || is_told, "the wake-up is lost");
+            assert!(things.quiescence.is_past(stamp));
+            counts[usize::from(is_told)].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(seen.iter().all(|count| count.load(Ordering::Relaxed) > 0), "both happen");
     }
 }

@@ -371,6 +371,16 @@ impl Pool {
         self.quiescence.is_past_beside(stamp, own)
     }
 
+    /// As [`Self::is_past`]; otherwise marks a reader that may still be there.
+    pub(crate) fn await_past(&self, stamp: Stamp, own: Option<Place>) -> bool {
+        self.quiescence.await_past(stamp, own)
+    }
+
+    /// The stamp of the segment that waits longest for its readers. Cost: a lock.
+    pub(crate) fn first_retired(&self) -> Option<Stamp> {
+        self.lock().retired.front().map(|&(_, stamp)| stamp)
+    }
+
     /// Segments that wait until no reader is in them any more (I4). Cost: one load.
     #[inline]
     pub(crate) fn retired_segments(&self) -> u32 {

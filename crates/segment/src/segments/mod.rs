@@ -175,9 +175,10 @@ impl Segments {
         self.reclaimer.evicted_mut().take(tell)
     }
 
-    /// Whether a store that found its room on the way may find it now.
-    pub fn is_room_likely(&self) -> bool {
-        self.log.segments_on_the_way() == 0 || self.log.may_take()
+    /// Whether a store that found its room on the way may find it now. If not, one of the readers
+    /// that are in the way is told to tell when it has passed (`kachel_stdx::Reader::round_over`).
+    pub fn await_room(&mut self) -> bool {
+        self.log.await_room()
     }
 
     /// The item at `at`, which the index named.

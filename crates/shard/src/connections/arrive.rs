@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::cores::work::{expected_bytes, tick_budget_bytes};
 use crate::large::upload::Values;
 use crate::request::batch::Ready;
-use crate::waiting::engines::HeldEngines;
+use crate::waiting::held::HeldEngines;
 
 /// The most spare tails that a shard keeps, for later input that cannot be served at once.
 const KEPT_TAILS_MAX: usize = 64;

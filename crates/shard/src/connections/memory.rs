@@ -17,7 +17,7 @@ use kachel_wire::request::RETRIEVE_LINE_BYTES_MAX;
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::waiting::engines::HeldEngines;
+use crate::waiting::held::HeldEngines;
 
 /// Bytes for each core by which clients may overdraw the budget while room for them is on its way,
 /// or while this core cannot take an engine that frees memory. A guess: half of the longest line,

@@ -17,7 +17,8 @@ use kachel_wire::{Reply, Streams};
 use crate::clients::{Clients, Watching};
 use crate::connections::memory::charge;
 use crate::context::Context;
-use crate::waiting::engines::{Engines, HeldEngines};
+use crate::waiting::engines::Engines;
+use crate::waiting::held::HeldEngines;
 
 /// Bytes that are moved to a client at once.
 const MOVED_BYTES_MAX: usize = 8 << 10;

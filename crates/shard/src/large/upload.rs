@@ -371,7 +371,7 @@ impl<'a, E: Engine> Values<'a, E> {
         debug_assert!(request.announced_bytes().is_some(), "only a store has a value to commit");
         let context = self.context;
         let owner = context.hasher.owner(key.hashes());
-        let mut engine = self.take(connection.into(), owner);
+        let mut engine = self.take(connection.into(), owner, key);
         let mut ticket = None;
         if let Some(engine) = &mut engine {
             let mut block = Block::Upload(upload);
@@ -410,7 +410,7 @@ impl<'a, E: Engine> Values<'a, E> {
     /// Takes the engine of a shard for a request of this connection. `None` if this core may not
     /// take it, another core holds it, or the request would overtake an earlier one; and always if
     /// the engine may delay requests, because these must have a record.
-    fn take(&self, connection: ClientIndex, owner: u16) -> Option<Entered<'a, E>> {
+    fn take(&self, connection: ClientIndex, owner: u16, key: Key<'_>) -> Option<Entered<'a, E>> {
         let Self { context, engines, .. } = *self;
         debug_assert!(owner < context.shards(), "a shard of this process");
         if E::DELAYS || !engines.may_take(owner, context) {
@@ -419,7 +419,7 @@ impl<'a, E: Engine> Values<'a, E> {
         let mut engine = engines.take(owner, context)?;
         let open = self.clients.connections.get(connection);
         let awaits = open.is_none_or(|open| open.outbox().awaits_answers());
-        (!awaits || engine.is_clear()).then_some(engine) // serving, I4
+        (!awaits || engine.may_pass(key.secret_hash())).then_some(engine) // serving, I4
     }
 
     /// Refuses a storage request whose value is not stored. If its old value must not stay
@@ -475,7 +475,7 @@ impl<'a, E: Engine> Values<'a, E> {
         let (context, is_meta) = (self.context, request.is_meta());
         let key = context.hasher.key(key_of(request, &mut space));
         let owner = context.hasher.owner(key.hashes());
-        if let Some(mut engine) = self.take(connection, owner) {
+        if let Some(mut engine) = self.take(connection, owner, key) {
             let descriptor =
                 if context.log.is_on() { context.log.descriptor(connection) } else { 0 };
             let removed =

@@ -48,7 +48,6 @@ use crate::request::form::{Ended, Form, LISTED_ITEMS_PER_TICK_MAX};
 use crate::stats::census::{CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEPS_MAX, take_note};
 use crate::stats::classes::SIZE_STEP_BYTES;
 use crate::stats::topics::Answering;
-use crate::waiting::backlog::Left;
 use crate::waiting::engines::Engines;
 use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, PIECE_BYTES_MAX};
 use crate::waiting::records::{Outgoing, Records};
@@ -157,9 +156,9 @@ pub(crate) struct Step<'a, E: Engine> {
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) records: &'a mut Records<E>,
-    /// The kind of requests that wait for the engine of this core; pieces of listings are among
-    /// [`Left::Requests`].
-    pub(crate) left: Left,
+    /// Whether requests that can be executed wait for the engine of this core. Pieces of listings
+    /// are among them.
+    pub(crate) is_left: bool,
     /// Names a socket of this core.
     pub(crate) names: &'a mut dyn FnMut(SocketId) -> SocketName,
     /// The number of the last sweep.
@@ -211,7 +210,7 @@ impl Listings {
 
     /// Continues the listings by one piece (I1), and asks other cores for pieces of theirs.
     pub(crate) fn step<E: Engine>(&mut self, mut step: Step<'_, E>) {
-        if self.listings.is_empty() && step.left == Left::Nothing {
+        if self.listings.is_empty() && !step.is_left {
             return;
         }
         self.step_some(&mut step);
@@ -225,7 +224,7 @@ impl Listings {
         let ours = self.check_all(step);
         step.context.counters.listings.set(self.listings.len() as u64);
         let theirs_first = self.was_ours || ours.is_none();
-        if theirs_first && step.left == Left::Requests && answer_asked(step) {
+        if theirs_first && step.is_left && answer_asked(step) {
             self.was_ours = false;
             return;
         }

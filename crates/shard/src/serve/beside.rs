@@ -37,7 +37,8 @@ use crate::observe::by_class::ItemBefore;
 use crate::request::apply::{ReadTerms, answer_key, answer_operation};
 use crate::request::batch::Batch;
 use crate::request::reply::ReplySink;
-use crate::waiting::engines::HeldEngines;
+use crate::waiting::engines::Engines;
+use crate::waiting::held::HeldEngines;
 
 /// A guess of the reader of an engine.
 pub(crate) type GuessOf<E> = <<E as Engine>::Reader as ReadBeside>::Guess;
@@ -63,17 +64,19 @@ impl Core {
         debug_assert!(self.registration.is_awake(), "B1");
     }
 
-    /// This core holds nothing that it read (B1). Cost: a load, and two more while it is awake.
-    pub(crate) fn end_round(&mut self) {
-        if self.registration.is_awake() {
-            self.registration.round_over();
+    /// This core holds nothing that it read (B1). Calls the engines that wait for that. Cost: a
+    /// load, and two more while it is awake.
+    pub(crate) fn end_round<E: Engine>(&mut self, engines: &Engines<E>, context: &Context) {
+        if self.registration.is_awake() && self.registration.round_over() {
+            engines.reader_has_passed(context);
         }
     }
 
-    /// This core reads no other shard until it wakes. Cost: a store.
-    pub(crate) fn sleep(&mut self) {
-        if self.registration.is_awake() {
-            self.registration.sleep();
+    /// This core reads no other shard until it wakes. Calls the engines that wait for that. Cost: a
+    /// read-modify-write.
+    pub(crate) fn sleep<E: Engine>(&mut self, engines: &Engines<E>, context: &Context) {
+        if self.registration.is_awake() && self.registration.sleep() {
+            engines.reader_has_passed(context);
         }
     }
 

@@ -19,7 +19,7 @@ use crate::cores::work::REQUEST_BYTES;
 use crate::request::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::request::batch::{Batch, Line, Ready, Staged, Work};
 use crate::serve::beside::{Core, GuessOf};
-use crate::waiting::engines::HeldEngines;
+use crate::waiting::held::HeldEngines;
 use crate::waiting::parked::{Ask, Parked};
 use crate::waiting::records::{NoRecord, Outgoing, Records};
 
@@ -119,7 +119,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         // A request that an engine may delay always has a record.
         if !E::DELAYS
             && let Some(entered) = held.get(staged.owner)
-            && (!awaits || entered.is_clear())
+            && (!awaits || entered.may_pass(staged.hashes.secret))
         {
             debug_assert!(!entered.is_worked_out(), "work, W2");
             let applied = self.apply(entered, connection, batch, staged);

@@ -16,7 +16,7 @@ use kachel_engine::{Answer, CopiedItem, Engine, GetTerms, Outcome, Value, Verdic
 
 use crate::context::Context;
 use crate::request::batch::{Batch, Ready, Staged};
-use crate::waiting::engines::HeldEngines;
+use crate::waiting::held::HeldEngines;
 
 /// The facts that a copy needs.
 const WANTED: Wanted = Wanted::CLIENT_FLAGS.with(Wanted::CAS).with(Wanted::TTL).with(Wanted::MARKS);

@@ -50,7 +50,7 @@ impl<E: Engine> Serving<'_, E> {
         debug_assert!(turn.batch.is_empty(), "I3: all that was staged is carried out");
         *decoded = turn.batch.into_decoded();
         // From here on, memory that other cores retire does not wait for this core.
-        self.core.sleep();
+        self.core.sleep(self.engines, self.context);
     }
 }
 

@@ -44,7 +44,8 @@ use crate::serve::beside::{Core, guess};
 use crate::serve::carry_out::CarryingOut;
 use crate::serve::copying::copy_hot;
 use crate::serve::login::LoggingIn;
-use crate::waiting::engines::{Engines, HeldEngines};
+use crate::waiting::engines::Engines;
+use crate::waiting::held::HeldEngines;
 use crate::waiting::records::{NoRecord, Records};
 
 /// The parts of a shard that serving needs.
@@ -577,7 +578,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let engine_bytes = left_bytes - carrying_out.left_bytes;
         self.tick.count(engine_bytes + self.batch.len() as u64 * REQUEST_BYTES);
         if !readers.is_empty() {
-            self.on.core.end_round(); // beside, B1
+            self.on.core.end_round(engines, self.on.context); // beside, B1
         }
         if self.on.context.shared.options.copies.is_some() {
             copy_hot(self.on.context, &mut held, self.ready, &self.batch);

@@ -5,16 +5,16 @@
 //! Downstream: the engine; `engines` hands the executed requests back to their cores.
 //!
 //! ```text
-//!               +-- executed, durable now ---------------------> done
-//! queue, retry -+-- executed, at a sequence --> undurable --(durable)--> done
-//!      ^        +-- Later --> delayed --+
-//!      +-------(ticket is ready)--------+
+//!                 +-- executed, durable now ---------------------> done
+//! queue, waiters -+-- executed, at a sequence --> undurable --(durable)--> done
+//!      ^          +-- Later --> waiters --+
+//!      +------(its ticket is named)-------+
 //!
 //! pieces of listings --(one a tick, by the core of the shard)--> done
 //! ```
 //!
-//! Each core that holds the engine executes requests of the queue. Only the core of the shard
-//! retries delayed requests, takes durable ones out, and executes pieces, once a tick.
+//! Each core that holds the engine executes requests of the queue, and those whose ticket the
+//! engine has named. Only the core of the shard executes pieces, once a tick.
 //!
 //! Invariants:
 //! - B1  Requests about one key are executed in the order in which they came: while one of them is
@@ -22,39 +22,32 @@
 //! - B2  Replies leave `undurable` in the order of their sequences.
 //! - B3  A backlog contains only records, of which each core has a limited number (`records`). So
 //!   it needs no bound of its own.
+//! - B4  Before a core releases the engine, it has asked whether the room is there that requests
+//!   wait for (`room_unasked`), with the call of `calls` armed. So such a request is called, or it
+//!   is ready.
 
 use arrayvec::ArrayVec;
-use kachel_engine::{BATCH_MAX, Durability, Engine, Sequence};
+use kachel_engine::{BATCH_MAX, Durability, Engine, Sequence, Ticket};
 use kachel_stdx::{Chain, Work};
 
 use crate::context::Context;
 use crate::cores::work::HOLD_BYTES_MAX;
+use crate::waiting::calls::Calls;
 use crate::waiting::parked::{Ask, Parked};
+use crate::waiting::waiters::Waiters;
 
 /// The requests of one shard that wait within the lock of its engine.
 pub(crate) struct Backlog<E: Engine> {
     /// Requests that no core has tried to execute yet, the oldest first.
     queue: Chain<Parked<E>>,
-    /// Requests that the engine delays, the oldest first.
-    delayed: Chain<Parked<E>>,
+    /// Requests that the engine delays.
+    waiters: Waiters<E>,
+    /// Whether a request has begun to wait for room, and the engine was not asked since (B4).
+    room_unasked: bool,
     /// Requests whose change is not durable yet, in the order of their sequences (B2).
     undurable: Chain<Parked<E>>,
     /// Pieces of listings, for the core of the shard.
     pieces: Chain<Parked<E>>,
-    /// Whether the core of the shard will step this backlog soon, because it has seen that requests
-    /// wait.
-    pub(crate) is_watched: bool,
-}
-
-/// The kind of requests that are left in a backlog.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Left {
-    #[default]
-    Nothing,
-    /// Requests that the engine delays. The core of the shard must step the backlog again soon.
-    Delayed,
-    /// Requests that can be executed now, or pieces of listings.
-    Requests,
 }
 
 /// How much of a backlog is executed at once.
@@ -79,44 +72,74 @@ impl RunLimit {
 
 impl<E: Engine> Backlog<E> {
     /// Makes an empty backlog.
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             queue: Chain::new(),
-            delayed: Chain::new(),
+            waiters: Waiters::new(),
+            room_unasked: false,
             undurable: Chain::new(),
             pieces: Chain::new(),
-            is_watched: false,
         }
     }
 
-    /// Whether nothing waits. Cost: four loads.
+    /// Whether a core that has the engine can do nothing here now, and the engine is free to be
+    /// released. Cost: four loads.
     #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_idle(&self) -> bool {
         self.queue.is_empty()
-            && self.delayed.is_empty()
-            && self.undurable.is_empty()
             && self.pieces.is_empty()
-    }
-
-    /// The kind of requests that wait here.
-    pub(crate) const fn left(&self) -> Left {
-        match (self.queue.is_empty() && self.pieces.is_empty(), self.is_empty()) {
-            (false, _) => Left::Requests,
-            (true, false) => Left::Delayed,
-            (true, true) => Left::Nothing,
-        }
+            && !self.waiters.are_ready()
+            && !self.room_unasked
     }
 
     /// The number of requests that the engine delays, and of replies that are not durable yet.
-    /// Cost: a step for each.
+    /// Cost: a step for each reply.
     pub(crate) fn delayed_count(&self) -> usize {
-        self.delayed.iter().count() + self.undurable.iter().count()
+        self.waiters.count() + self.undurable.iter().count()
+    }
+
+    /// Whether a request about this key, of a connection whose earlier requests may be here, would
+    /// overtake none of them: none waits that could be executed now, and none for the same key.
+    #[inline]
+    pub(crate) fn may_pass(&self, key_hash: u64) -> bool {
+        self.queue.is_empty() && self.pieces.is_empty() && !self.waiters.have_key(key_hash)
     }
 
     /// Adds a request: to the end of the queue, or to the delayed requests if it has a ticket.
     pub(crate) fn push(&mut self, work: Work<Parked<E>>) {
         debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
-        if work.ticket.is_some() { self.delayed.push(work) } else { self.queue.push(work) }
+        if work.ticket.is_some() { self.delay(work) } else { self.queue.push(work) }
+    }
+
+    /// Adds a request to those that the engine delays.
+    fn delay(&mut self, work: Work<Parked<E>>) {
+        self.note_ticket(work.ticket.as_ref());
+        self.waiters.add(work);
+    }
+
+    fn note_ticket(&mut self, ticket: Option<&Ticket>) {
+        self.room_unasked |= ticket == Some(&Ticket::ROOM); // B4
+    }
+
+    /// Notes that the engine has named a ticket as ready.
+    pub(crate) fn wake(&mut self, ticket: u64) {
+        self.waiters.wake(ticket);
+    }
+
+    /// Asks the engine whether the room is there that requests wait for, if it was not asked since
+    /// the last of them began to wait (B4). Wakes them if it is there, or if it was called.
+    pub(crate) fn ask_for_room(&mut self, engine: &mut E, calls: &Calls) {
+        if calls.take_room() {
+            self.room_unasked = false;
+            self.waiters.wake(Ticket::ROOM.0);
+        }
+        if std::mem::take(&mut self.room_unasked) && self.waiters.have_ticket(Ticket::ROOM.0) {
+            calls.arm_room(); // calls, K1: before the engine looks.
+            if engine.await_room() {
+                calls.disarm_room();
+                self.waiters.wake(Ticket::ROOM.0);
+            }
+        }
     }
 
     /// Adds requests at the end, in their order.
@@ -183,9 +206,9 @@ impl<E: Engine> Backlog<E> {
             }),
             "parked, P3: a request brings the hashes of its key, to its owner"
         );
-        let is_behind = self.delayed.iter().any(|other| other.key_hash() == work.key_hash());
+        let is_behind = work.key_hash().is_some_and(|hash| self.waiters.have_key(hash));
         if is_behind || !work.execute(context, engine) {
-            self.delayed.push(work); // B1
+            self.delay(work); // B1
         } else {
             self.executed(work, done);
         }
@@ -203,41 +226,36 @@ impl<E: Engine> Backlog<E> {
         }
     }
 
-    /// Executes the delayed requests that are ready, within `limit`, and adds to `done` the
-    /// requests whose change has become durable. The core of the shard calls this once a tick.
-    /// Returns how many were executed.
-    ///
-    /// Cost: a check of each request that waits.
-    pub(crate) fn retry(
+    /// Executes the requests whose ticket was named, within `limit`. Adds to `done` those whose
+    /// answers may be sent, and those whose change has become durable. Returns how many were
+    /// executed, or delayed again.
+    pub(crate) fn run_ready(
         &mut self,
         context: &Context,
         engine: &mut E,
         limit: RunLimit,
         done: &mut Chain<Parked<E>>,
     ) -> usize {
-        engine.poll();
         let durable = engine.durable();
         while self.undurable.iter().next().is_some_and(|first| is_durable(first, durable)) {
             self.undurable.pop().into_iter().for_each(|work| done.push(work));
         }
-        debug_assert!(self.delayed.iter().all(|work| work.key_hash().is_some()), "about a key");
-        let mut before = std::mem::take(&mut self.delayed);
-        let mut executed = 0;
-        while let Some(mut work) = before.pop() {
-            // `delayed` is searched only for a request whose ticket is ready (B1).
-            let may_execute = executed < limit.count
-                && !limit.is_reached(engine)
-                && work.ticket.as_ref().is_none_or(|ticket| engine.is_ready(ticket))
-                && !self.delayed.iter().any(|other| other.key_hash() == work.key_hash());
-            if may_execute && work.execute(context, engine) {
-                executed += 1;
-                debug_assert!(executed <= limit.count, "engines, E1");
+        let mut taken = 0;
+        while taken < limit.count
+            && !limit.is_reached(engine)
+            && let Some((place, mut work)) = self.waiters.next_ready()
+        {
+            taken += 1;
+            if work.execute(context, engine) {
+                self.waiters.finish(place);
                 self.executed(work, done);
             } else {
-                self.delayed.push(work);
+                self.note_ticket(work.ticket.as_ref());
+                self.waiters.delay(place, work); // B1: it stays the first of its key.
             }
         }
-        executed
+        debug_assert!(taken <= limit.count, "a hold is bounded (engines, E1)");
+        taken
     }
 }
 

@@ -28,8 +28,11 @@
 //! - E2  A core publishes the statistics of an engine before it hands answers back, and before it
 //!   releases the engine. So a change is acknowledged only when `stats` counts it (`send`, I1).
 //! - E3  With `erew` only the core of a shard takes its engine.
-//! - E4  The core of a shard learns of requests that wait with its engine while no core holds it:
-//!   the core that leaves the requests there wakes it, unless it will step its backlog soon anyway.
+//! - E4  The core of a shard learns of requests that wait with its engine while no core holds it
+//!   and that can be executed: the core that leaves the requests there wakes it. It also learns
+//!   when another core releases the engine, if it wants the engine (`Engines::want`). It raises its
+//!   sleeping flag before it looks whether requests are left, or marks the lock; the other core
+//!   releases the lock before it looks at the flag. So one of the two sees the other.
 //!
 //! Source: reads without a lock and writes under one as in Fan and others, "MemC3", NSDI 2013.
 //! MemC3 has one lock and takes it for each request. Here each shard has its own lock, and a core
@@ -39,13 +42,13 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
-use arrayvec::ArrayVec;
-use kachel_engine::{BATCH_MAX, ClassStats, DeadFound, Engine, LastDead};
+use kachel_engine::{ClassStats, DeadFound, Engine, LastDead};
 use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
 
 use crate::context::Context;
 use crate::cores::work::{HOLD_BYTES_MAX, HoldWork};
-use crate::waiting::backlog::{Backlog, Left, RunLimit};
+use crate::waiting::backlog::{Backlog, RunLimit};
+use crate::waiting::calls::{Calls, NEVER_NS};
 use crate::waiting::mailboxes::Mailboxes;
 use crate::waiting::parked::Parked;
 
@@ -57,13 +60,20 @@ const PARKED_PER_TICK_MAX: usize = 512;
 
 /// An engine behind its lock.
 type Lock<E> = CombiningLock<Kept<E>, Parked<E>>;
+
+/// An engine behind its lock, and what calls its home core.
+struct Door<E: Engine> {
+    lock: Lock<E>,
+    calls: Calls,
+}
+
 /// The right to change an engine.
 type EngineGuard<'l, E> = Guard<'l, Kept<E>, Parked<E>>;
 
 /// The engines of all shards of a process.
 pub struct Engines<E: Engine> {
     /// By the numbers of the shards.
-    locks: Vec<CachePadded<Lock<E>>>,
+    doors: Vec<CachePadded<Door<E>>>,
     /// The readers of all engines, by the numbers of the shards. None with `erew`.
     readers: Vec<E::Reader>,
     /// The counts of all engines by size class, by the numbers of the shards.
@@ -82,6 +92,8 @@ struct Kept<E: Engine> {
     /// The dead items that the engine had found when they were last counted.
     found: DeadFound,
     backlog: Backlog<E>,
+    /// The deadline of the engine, as `calls` has it.
+    deadline_ns: u64,
 }
 
 /// Holds an engine, for tests in which all cores must find it held.
@@ -96,7 +108,7 @@ impl<E: Engine> Drop for Hold<'_, E> {
     /// Leaves the parked requests to the core of the shard.
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };
-        let is_left = !guard.backlog.is_empty();
+        let is_left = !guard.backlog.is_idle();
         let guard = if is_left { Some(guard) } else { guard.release().err() };
         if let Some(guard) = guard {
             guard.release_leaving();
@@ -118,11 +130,14 @@ impl<E: Engine> Engines<E> {
         let readers = if crew { counted.clone() } else { Vec::new() };
         let mailboxes = Mailboxes::new(engines.len());
         let last_dead = engines.iter().map(|engine| Arc::clone(engine.last_dead())).collect();
-        let keep = |engine| Kept { engine, found: DeadFound::default(), backlog: Backlog::new() };
-        let locks = engines.into_iter().map(|engine| CachePadded::new(Lock::new(keep(engine))));
-        let locks = locks.collect();
+        let door = |engine| {
+            let (found, backlog) = (DeadFound::default(), Backlog::new());
+            let lock = Lock::new(Kept { engine, found, backlog, deadline_ns: NEVER_NS });
+            CachePadded::new(Door { lock, calls: Calls::new() })
+        };
+        let doors = engines.into_iter().map(door).collect();
         let counted_before = Mutex::new([ClassStats::default(); SizeClasses::MAX]);
-        Arc::new(Self { locks, readers, counted, counted_before, mailboxes, common, last_dead })
+        Arc::new(Self { doors, readers, counted, counted_before, mailboxes, common, last_dead })
     }
 
     /// The last dead items that lookups have removed, by the numbers of the shards.
@@ -164,7 +179,7 @@ impl<E: Engine> Engines<E> {
     #[cold]
     pub(crate) fn fullest(&self, context: &Context) -> u16 {
         let counters = &context.shared.counters;
-        debug_assert!(counters.len() == self.locks.len(), "a shard counts for itself");
+        debug_assert!(counters.len() == self.doors.len(), "a shard counts for itself");
         let bytes = |shard: &u16| counters[usize::from(*shard)].bytes.value();
         (0..context.shards()).max_by_key(bytes).unwrap_or(context.id)
     }
@@ -193,7 +208,7 @@ impl<E: Engine> Engines<E> {
     /// Lets the caller use the engine of a shard whose process serves no clients any more. `None`
     /// if a core holds it.
     pub fn with_idle<R>(&self, shard: u16, work: impl FnOnce(&mut E) -> R) -> Option<R> {
-        let mut guard = self.locks[usize::from(shard)].take()?;
+        let mut guard = self.lock(shard).take()?;
         let result = work(&mut guard.engine);
         guard.release_leaving();
         Some(result)
@@ -202,25 +217,73 @@ impl<E: Engine> Engines<E> {
     /// Takes the engine of a shard as another core would, and does nothing with it. `None` if a
     /// core holds it.
     pub fn hold(&self, shard: u16) -> Option<Hold<'_, E>> {
-        let guard = Some(self.locks[usize::from(shard)].take()?);
+        let guard = Some(self.lock(shard).take()?);
         Some(Hold { guard, shard, mailboxes: &self.mailboxes })
     }
 
-    /// Whether requests wait with an engine that no core holds (E4). Cost: a load.
+    #[inline]
+    fn lock(&self, shard: u16) -> &Lock<E> {
+        &self.doors[usize::from(shard)].lock
+    }
+
+    #[inline]
+    fn calls(&self, shard: u16) -> &Calls {
+        &self.doors[usize::from(shard)].calls
+    }
+
+    /// Whether requests that can be executed wait with an engine that no core holds (E4). Cost: a
+    /// load.
     #[inline]
     pub(crate) fn are_left(&self, shard: u16) -> bool {
-        self.locks[usize::from(shard)].is_left()
+        self.lock(shard).is_left()
     }
 
-    /// Whether no core holds an engine, and no requests wait with it. Cost: a load.
+    /// Whether no core holds an engine, and no requests wait with it.
     pub(crate) fn is_idle(&self, shard: u16) -> bool {
-        self.locks[usize::from(shard)].is_idle()
+        let idle = |hold: Hold<'_, E>| hold.guard.as_ref().map(|kept| kept.backlog.delayed_count());
+        self.lock(shard).is_idle() && self.hold(shard).and_then(idle) == Some(0)
     }
 
-    /// Whether requests are parked with an engine that no core holds. Cost: a load.
+    /// Whether something has called the home core of an engine: room, or a time that has come.
+    /// Cost: two loads.
     #[inline]
-    pub(crate) fn have_parked(&self, shard: u16) -> bool {
-        self.locks[usize::from(shard)].is_left_parked()
+    pub(crate) fn are_called(&self, shard: u16, now_ns: u64) -> bool {
+        let calls = self.calls(shard);
+        calls.is_room_called() || calls.deadline_ns() <= now_ns
+    }
+
+    /// When the engine of a shard wants to be entered at the latest. `None`: never.
+    #[inline]
+    pub(crate) fn deadline_ns(&self, shard: u16) -> Option<u64> {
+        let deadline_ns = self.calls(shard).deadline_ns();
+        (deadline_ns != NEVER_NS).then_some(deadline_ns)
+    }
+
+    /// Has the core that holds an engine wake the home core when it releases the engine (E4).
+    /// Returns `false` if no core holds it. The home core has raised its sleeping flag.
+    pub(crate) fn want(&self, shard: u16) -> bool {
+        self.lock(shard).want()
+    }
+
+    /// Calls the engines whose requests wait for room, because a reader that was in the way has
+    /// passed (`calls`, K1). Notes the home cores that must be woken. Cost: a load for each engine.
+    #[cold]
+    pub(crate) fn reader_has_passed(&self, context: &Context) {
+        for (home, door) in (0..).zip(&self.doors) {
+            if door.calls.call_room() && home != context.id {
+                context.note_wake(home); // calls, K2
+            }
+        }
+    }
+
+    /// As [`Self::reader_has_passed`], for a reader that is no core of this process.
+    #[cold]
+    pub fn call_for_room(&self) {
+        for (home, door) in (0..).zip(&self.doors) {
+            if door.calls.call_room() {
+                self.mailboxes.wake(home);
+            }
+        }
     }
 
     /// Takes the engine of a shard for this core. `None` if another core holds it.
@@ -229,7 +292,7 @@ impl<E: Engine> Engines<E> {
     #[inline]
     pub(crate) fn take<'l>(&'l self, shard: u16, context: &'l Context) -> Option<Entered<'l, E>> {
         debug_assert!(self.may_take(shard, context), "E3");
-        let Some(guard) = self.locks[usize::from(shard)].take() else {
+        let Some(guard) = self.lock(shard).take() else {
             context.counters.engines_held.add(1);
             return None;
         };
@@ -247,8 +310,8 @@ impl<E: Engine> Engines<E> {
         guard.engine.enter(context.place, &context.now());
         let noted_work = guard.engine.work_bytes();
         let hold = context.work.begin_hold(noted_work);
-        let (guard, mailboxes) = (Some(guard), &self.mailboxes);
-        Entered { guard, shard, context, mailboxes, is_changed: true, hold, noted_work }
+        let guard = Some(guard);
+        Entered { guard, shard, context, engines: self, is_changed: true, hold, noted_work }
     }
 
     /// Leaves a request with the shard that executes it: with the core that holds its engine, with
@@ -262,7 +325,7 @@ impl<E: Engine> Engines<E> {
     ) -> Option<Entered<'l, E>> {
         let shard = work.shard;
         debug_assert!(work.origin == context.id, "a core parks requests of its own clients");
-        let lock = &self.locks[usize::from(shard)];
+        let lock = self.lock(shard);
         if self.may_take(shard, context) {
             let Offered::Taken(guard, work) = lock.take_or_park(work) else { return None };
             let mut entered = self.enter(guard, shard, context);
@@ -276,39 +339,51 @@ impl<E: Engine> Engines<E> {
         None
     }
 
-    /// Executes the requests that wait with the engine of this core: delayed requests that are
-    /// ready, then requests that other cores have left. A core calls this once a tick. `before` is
-    /// the result of its last call. Returns the kind of requests that still wait, and how many were
-    /// executed.
+    /// Executes the requests that wait with the engine of this core and can be executed: those that
+    /// other cores have left, and delayed ones that something has called. A core calls this once a
+    /// tick. `is_left` says whether its last call has left any.
     ///
-    /// Cost: a load, if nothing waits.
-    pub(crate) fn step_backlog(&self, context: &Context, before: Left) -> (Left, usize) {
-        if !E::DELAYS && before == Left::Nothing && !self.are_left(context.id) {
-            return (Left::Nothing, 0);
+    /// Cost: three loads, if there is nothing to do.
+    pub(crate) fn step_backlog(&self, context: &Context, is_left: bool) -> Stepped {
+        let (home, now_ns) = (context.id, context.now_ns());
+        let is_called = self.are_called(home, now_ns);
+        if !is_left && !is_called && !self.are_left(home) {
+            return Stepped { is_left: false, executed: 0 };
         }
-        let Some(mut entered) = self.take(context.id, context) else {
-            // The core that holds the engine executes the queue; the delayed requests wait.
-            let left = if before == Left::Nothing { Left::Nothing } else { Left::Delayed };
-            return (left, 0);
+        let Some(mut entered) = self.take(home, context) else {
+            // The core that holds the engine executes what is left, or leaves it and wakes this
+            // one. What has called stays, and this core wants the engine before it sleeps.
+            return Stepped { is_left: false, executed: 0 };
         };
         debug_assert!(entered.shard == context.id, "each core steps its own backlog");
+        if self.calls(home).deadline_ns() <= now_ns {
+            let Kept { engine, backlog, .. } = entered.kept();
+            engine.reach(now_ns, &mut |ticket| backlog.wake(ticket));
+        }
         let limit = RunLimit::of(&*entered, PARKED_PER_TICK_MAX);
-        let executed = entered.work_off(limit, true);
+        let executed = entered.work_off(limit);
         entered.is_changed = false; // It was published.
-        let backlog = entered.backlog();
-        let left = backlog.left();
-        backlog.is_watched = left != Left::Nothing;
-        (left, executed)
+        let is_left = !entered.backlog().is_idle();
+        Stepped { is_left, executed }
     }
+}
+
+/// The result of [`Engines::step_backlog`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stepped {
+    /// Whether requests are left that can be executed.
+    pub(crate) is_left: bool,
+    /// How many requests were executed.
+    pub(crate) executed: usize,
 }
 
 /// An engine that this core holds. It is not sent to other threads.
 pub(crate) struct Entered<'l, E: Engine> {
     /// `None` once it is released.
     guard: Option<EngineGuard<'l, E>>,
-    shard: u16,
+    pub(super) shard: u16,
     context: &'l Context,
-    mailboxes: &'l Mailboxes<E>,
+    engines: &'l Engines<E>,
     /// Whether the statistics may have changed.
     is_changed: bool,
     /// When this core took the engine, and the work since then.
@@ -336,7 +411,7 @@ impl<'l, E: Engine> Entered<'l, E> {
 
     /// Moves the requests that were parked to the backlog.
     #[inline]
-    fn take_parked(&mut self) {
+    pub(super) fn take_parked(&mut self) {
         let parked = self.guard().take_parked();
         self.backlog().append(parked);
     }
@@ -355,11 +430,12 @@ impl<'l, E: Engine> Entered<'l, E> {
         self.hold.bytes(self.noted_work) >= HOLD_BYTES_MAX
     }
 
-    /// Whether no request waits for this engine, so that a new one overtakes none.
+    /// Whether a request about this key, of a connection that awaits answers, overtakes none of its
+    /// earlier requests ([`Backlog::may_pass`]).
     #[inline]
-    pub(crate) fn is_clear(&mut self) -> bool {
+    pub(crate) fn may_pass(&mut self, key_hash: u64) -> bool {
         self.take_parked();
-        self.backlog().is_empty()
+        self.backlog().may_pass(key_hash)
     }
 
     /// Releases an engine in which nothing has changed. Cost: a store, if nothing was parked.
@@ -396,51 +472,71 @@ impl<'l, E: Engine> Entered<'l, E> {
         work.count_hold(&mut self.hold, work_bytes, counters);
     }
 
-    /// Executes parked requests within `limit`, publishes the statistics, and hands the answers
-    /// back (E2). With `retry`, which only the core of the shard sets, first executes delayed
-    /// requests within the same limit. Returns how many requests were executed.
-    fn work_off(&mut self, limit: RunLimit, retry: bool) -> usize {
-        debug_assert!(!retry || self.shard == self.context.id, "the core of the shard");
-        let (context, mailboxes) = (self.context, self.mailboxes);
+    /// Executes delayed requests that are ready and parked requests within `limit` each, publishes
+    /// the statistics, and hands the answers back (E2). Returns how many requests were executed.
+    fn work_off(&mut self, limit: RunLimit) -> usize {
+        let (context, engines, shard) = (self.context, self.engines, self.shard);
         let mut done = Chain::new();
         self.take_parked();
         let Kept { engine, backlog, .. } = self.kept();
-        let mut executed = 0;
-        if retry {
-            executed += backlog.retry(context, engine, limit, &mut done);
-        }
+        let calls = engines.calls(shard);
+        backlog.ask_for_room(engine, calls);
+        let mut executed = backlog.run_ready(context, engine, limit, &mut done);
         executed += backlog.run(context, engine, limit, &mut done);
+        backlog.ask_for_room(engine, calls);
         debug_assert!(executed <= 2 * limit.count, "E1");
         self.publish();
-        mailboxes.answer(context, done);
+        engines.mailboxes.answer(context, done);
         executed
     }
 
-    /// Releases the engine while requests wait for it: executes those that can be executed, and
-    /// leaves the rest to the core of the shard (E4).
+    /// Notes when the engine wants to be entered at the latest, and wakes its home core if that is
+    /// earlier than the home core knows. Cost: a comparison, if nothing has changed.
+    #[inline]
+    fn note_deadline(&mut self) {
+        let Kept { engine, deadline_ns, .. } = self.kept();
+        let now_at_ns = engine.deadline_ns().unwrap_or(NEVER_NS);
+        if now_at_ns != *deadline_ns {
+            let before_ns = std::mem::replace(deadline_ns, now_at_ns);
+            self.engines.calls(self.shard).set_deadline_ns(now_at_ns);
+            if now_at_ns < before_ns && self.shard != self.context.id {
+                self.context.note_wake(self.shard); // calls, K2
+            }
+        }
+    }
+
+    /// Releases the engine while requests wait for it, or its home core does: executes those that
+    /// can be executed, and leaves the rest to the home core (E4).
     #[cold]
     fn release_with_backlog(&mut self) {
         let mut limit = RunLimit::of(&**self, PARKED_PER_HOLD_MAX);
+        let mut is_wanted = false;
         while limit.count > 0 {
-            let executed = self.work_off(limit, false);
-            debug_assert!(executed <= limit.count, "E1");
-            limit.count -= executed;
-            if self.backlog().is_empty() {
-                self.backlog().is_watched = false;
+            is_wanted |= self.guard().take_wanted();
+            let executed = self.work_off(limit);
+            limit.count = limit.count.saturating_sub(executed.max(1)); // E1
+            if self.backlog().is_idle() {
+                self.note_deadline();
                 self.count_hold();
                 let Some(guard) = self.guard.take() else { return };
                 match guard.release() {
-                    Ok(()) => return,
+                    Ok(()) => return self.wake_home(is_wanted),
                     Err(held) => self.guard = Some(held),
                 }
             } else if executed == 0 {
                 break;
             }
         }
+        self.note_deadline();
         self.count_hold();
-        let is_watched = self.backlog().is_watched;
         self.guard.take().into_iter().for_each(Guard::release_leaving);
-        if !is_watched && self.shard != self.context.id {
+        self.wake_home(true);
+    }
+
+    /// Notes that the home core of the engine must be woken, which was released (E4).
+    fn wake_home(&self, is_wanted: bool) {
+        debug_assert!(self.guard.is_none(), "E4: it looks at the flag after the release");
+        if is_wanted && self.shard != self.context.id {
             self.context.note_wake(self.shard);
         }
     }
@@ -474,7 +570,8 @@ impl<E: Engine> Drop for Entered<'_, E> {
         if self.is_changed {
             self.publish();
         }
-        if self.backlog().is_empty() {
+        if self.backlog().is_idle() {
+            self.note_deadline();
             self.count_hold();
             let Some(guard) = self.guard.take() else { return };
             match guard.release() {
@@ -483,171 +580,5 @@ impl<E: Engine> Drop for Entered<'_, E> {
             }
         }
         self.release_with_backlog();
-    }
-}
-
-/// The engines that this core holds for a batch.
-pub(crate) struct HeldEngines<'l, E: Engine> {
-    engines: &'l Engines<E>,
-    context: &'l Context,
-    /// The engines that the batch has needed so far.
-    entered: ArrayVec<Entered<'l, E>, BATCH_MAX>,
-}
-
-impl<'l, E: Engine> HeldEngines<'l, E> {
-    /// The readers of all engines ([`Engines::readers`]).
-    #[inline]
-    pub(crate) fn readers(&self) -> &[E::Reader] {
-        self.engines.readers()
-    }
-
-    /// Holds no engine yet.
-    pub(crate) const fn new(engines: &'l Engines<E>, context: &'l Context) -> Self {
-        Self { engines, context, entered: ArrayVec::new_const() }
-    }
-
-    /// The engine of a shard. `None` in three cases: this core may not take it; another core holds
-    /// it, but may release it before a later request of the batch; or this core holds as many
-    /// engines as a batch has requests.
-    #[inline]
-    pub(crate) fn get(&mut self, shard: u16) -> Option<&mut Entered<'l, E>> {
-        let place = match self.entered.iter().position(|entered| entered.shard == shard) {
-            Some(place) => place,
-            // A batch needs at most as many engines as it has requests, but freeing memory for a
-            // client may need one more.
-            None if self.entered.is_full() => return None,
-            None if !self.engines.may_take(shard, self.context) => return None, // E3
-            None => {
-                self.entered.push(self.engines.take(shard, self.context)?);
-                self.entered.len() - 1
-            }
-        };
-        debug_assert!(self.entered[place].shard == shard, "an engine is found by its shard");
-        Some(&mut self.entered[place])
-    }
-
-    /// The engine that must free memory for a client: the engine whose items take most memory, if
-    /// this core may take it, otherwise the core's own. If each core freed memory in its own shard,
-    /// the shard with the most clients would evict its items, and the others would fill the memory.
-    ///
-    /// Cost: a load for each shard.
-    #[cold]
-    pub(crate) fn fullest(&mut self) -> Option<&mut E> {
-        if !self.engines.are_open_to_all() {
-            // A core without keys has nothing to evict. The others evict when they store next.
-            let owns_keys = self.context.hasher.owns_keys(self.context.id);
-            return owns_keys.then(|| self.own()).flatten();
-        }
-        self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
-    }
-
-    /// Releases the engine of a shard if its hold has reached the bound (`work`, W2). So the parked
-    /// requests are executed, and other cores may take the engine, before the next request of this
-    /// batch.
-    pub(crate) fn release_worked_out(&mut self, shard: u16) {
-        let is_worked_out =
-            |entered: &Entered<'_, E>| entered.shard == shard && entered.is_worked_out();
-        let Some(place) = self.entered.iter().position(is_worked_out) else { return };
-        let mut entered = self.entered.swap_remove(place);
-        debug_assert!(entered.shard == shard, "it is the one that has worked");
-        if entered.shard != self.context.id {
-            entered.maintain(&self.context.now());
-        }
-    }
-
-    /// The engine of this core's own shard, as [`Self::get`] returns it.
-    #[inline]
-    pub(crate) fn own(&mut self) -> Option<&mut E> {
-        self.get(self.context.id).map(|entered| &mut **entered)
-    }
-
-    /// Whether this core holds the engine of a shard.
-    pub(crate) fn has(&self, shard: u16) -> bool {
-        self.entered.iter().any(|entered| entered.shard == shard)
-    }
-
-    /// Leaves a request with the shard that executes it ([`Engines::park`]). If this core holds the
-    /// engine, the request is executed when the batch ends, or later if it has a ticket.
-    pub(crate) fn park(&mut self, work: Work<Parked<E>>) {
-        debug_assert!(work.ticket.is_none() || self.has(work.shard), "who delays it is held");
-        if let Some(entered) = self.entered.iter_mut().find(|held| held.shard == work.shard) {
-            entered.take_parked();
-            return entered.backlog().push(work);
-        }
-        if let Some(entered) = self.engines.park(work, self.context)
-            && !self.entered.is_full()
-        {
-            self.entered.push(entered);
-        }
-    }
-}
-
-impl<E: Engine> Drop for HeldEngines<'_, E> {
-    /// Does a step of upkeep in each engine of another shard, whose own core may sleep. Then
-    /// releases all engines, and wakes the cores that wait for an answer (`mailboxes`, M2).
-    fn drop(&mut self) {
-        let (own, now) = (self.context.id, self.context.now());
-        for engine in self.entered.iter_mut().filter(|entered| entered.shard != own) {
-            debug_assert!(self.engines.are_open_to_all(), "E3");
-            engine.maintain(&now);
-        }
-        self.entered.clear();
-        self.engines.mailboxes.wake_noted(self.context);
-    }
-}
-
-#[cfg(all(test, not(shuttle)))]
-mod tests {
-    use std::rc::Rc;
-
-    use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
-    use kachel_engine::{ClockOrigin, Common as _, EngineOptions, KeyHasher, LeaseOptions, Seeds};
-    use kachel_host::Budget;
-    use kachel_io::ManualClock;
-
-    use super::*;
-    use crate::cores::options::SharedOptions;
-    use crate::cores::process::Shared;
-    use crate::cores::work::WorkMeter;
-    use crate::observe::log::Log;
-    use crate::observe::sizes::Sizes;
-
-    const SHARDS: u16 = BATCH_MAX as u16 + 8;
-
-    #[test]
-    fn a_core_holds_as_many_engines_as_a_batch_has_requests_and_no_more() {
-        let budget = Arc::new(Budget::new(64 << 20));
-        let options = PoolOptions { shards: SHARDS, reserve_bytes: 0, ..PoolOptions::default() };
-        let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
-        let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, SHARDS);
-        let options = EngineOptions {
-            evict: true,
-            cas: true,
-            item_bytes_max: 1 << 20,
-            leases: LeaseOptions::DEFAULT,
-        };
-        let caches = (0..SHARDS).map(|shard| {
-            let of = ShardOf { shard, shards: SHARDS };
-            let cache = Cache::new(Arc::clone(&pool), Arc::clone(&budget), hasher, options, of);
-            cache.expect("address space")
-        });
-        let engines = Engines::new(caches.collect(), true);
-        let options = SharedOptions { shards: SHARDS, ..SharedOptions::default() };
-        let shared = Arc::new(Shared::new(options, budget));
-        let core = engines.common().register_core().expect("a place");
-        let sizes = Sizes::new(engines.common());
-        let origin = ClockOrigin::new(0, 0);
-        let log = Log::new(0, Vec::new());
-        let work = WorkMeter::new(Rc::new(ManualClock::new(0)));
-        let context = Context::new(0, shared, hasher, origin, core.place(), sizes, log, work);
-        let mut held = HeldEngines::new(&engines, &context);
-        let last = BATCH_MAX as u16 - 1;
-        for shard in 0..=last {
-            assert!(held.get(shard).is_some() && engines.hold(shard).is_none(), "{shard}");
-        }
-        assert!(held.get(SHARDS - 1).is_none(), "it is free, but there is no room for it");
-        assert!(held.own().is_some() && held.get(last).is_some(), "they are held already");
-        drop(held);
-        assert!((0..SHARDS).all(|shard| engines.hold(shard).is_some()), "all are released");
     }
 }

@@ -12,12 +12,16 @@
 //! | a client whose turn is over | the clients before it in the run queue | `connections/arrive` |
 //! | a login | its turn | `turns` |
 //! | a request for an engine that another core holds | the holder | `engines`, `mailboxes` |
-//! | a request that its engine delays | the engine | `backlog` |
+//! | a request that its engine delays | what is fetched, or its time | `backlog`, `waiters` |
+//! | a store whose room other cores still read | the reader in its way | `calls` |
 
 pub(crate) mod pause;
 pub(crate) mod turns;
 pub(crate) mod records;
+pub(crate) mod held;
 pub(crate) mod engines;
 pub(crate) mod backlog;
+pub(crate) mod waiters;
+pub(crate) mod calls;
 pub(crate) mod mailboxes;
 pub(crate) mod parked;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kachel_engine::KeyHasher;
 use kachel_io::FarEnd;
-use kachel_testkit::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions, is_rest};
 
 /// Keys of which either shard owns some.
 const KEYS: usize = 40;
@@ -360,8 +360,14 @@ fn a_store_whose_room_is_still_read_waits_and_evicts_nothing_more() {
     // The reserve of two shards, and one victim of each.
     let reserve = 6 * world.pool.segment_bytes() as u64 / 1_000;
     assert!(evicted <= stored as u64 + reserve, "{evicted} evicted for {stored} stored");
-    reader.sleep();
-    world.settle();
+    // Both cores sleep meanwhile: there is no time after which they look again.
+    world.rest();
+    assert!(world.shards.iter_mut().all(|shard| is_rest(shard.prepare_wait())), "they poll");
+    assert!(reader.sleep(), "a store waits for it");
+    assert!(!world.shards.iter_mut().any(|shard| shard.io_mut().stir()), "nobody woke them");
+    world.engines.call_for_room();
+    assert!(world.shards.iter_mut().any(|shard| shard.io_mut().stir()), "the reader wakes them");
+    world.rest();
     let replies = [clients[0].read(), clients[1].read()].concat();
     assert_eq!(stored + replies.len() / b"STORED\r\n".len(), 4_000, "all are stored then");
     assert_eq!(world.holdings().map(|held| held.delayed).sum::<u64>(), 0);

@@ -4,7 +4,7 @@ use kachel_engine::Seeds;
 use kachel_io::{FarEnd, Wait};
 use kachel_net::ClientLimits;
 use kachel_shard::PlainOptions;
-use kachel_testkit::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions, is_rest};
 
 const SHARDS: u16 = 64;
 const CLIENTS: usize = 1000;
@@ -80,4 +80,28 @@ fn a_client_that_is_late_is_closed_by_a_shard_that_would_sleep() {
     let (mut world, clients) = server(ClientLimits { idle_s: 4, ..ClientLimits::default() });
     pass(&mut world, 8);
     assert!(clients.iter().all(FarEnd::is_closed), "they are idle");
+}
+
+#[test]
+fn a_core_whose_upkeep_waits_for_a_held_engine_sleeps_until_its_release() {
+    let options = WorldOptions { shards: 2, stays: true, ..WorldOptions::default() };
+    let mut world = World::new(options);
+    let client = world.connect();
+    let engines = std::sync::Arc::clone(&world.engines);
+    let mut woken = 0;
+    for round in 0..400 {
+        let sets = (0..64).map(|number| format!("set k{round}-{number} 0 0 1 noreply\r\nv\r\n"));
+        client.write(sets.collect::<String>().as_bytes());
+        world.turn_of(0);
+        let held = engines.hold(0).expect("nobody holds it between ticks");
+        world.turn_of(0);
+        let shard = &mut world.shards[0];
+        if is_rest(shard.prepare_wait()) {
+            assert!(!shard.io_mut().stir(), "it sleeps while the engine is held");
+            drop(held);
+            woken += usize::from(shard.io_mut().stir());
+        }
+    }
+    assert!(woken > 0, "no upkeep waited for the engine");
+    world.settle();
 }

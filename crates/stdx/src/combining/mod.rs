@@ -6,7 +6,7 @@
 //! Downstream: one word.
 //!
 //! ```text
-//! word:     HELD | LEFT | newest parked node, or null
+//! word:     HELD | LEFT | WANTED | newest parked node, or null
 //!
 //!            take                 release: nothing parked
 //!   free ------------> HELD ---------------------------------> free
@@ -27,6 +27,10 @@
 //!   thread needs only that `next` of the node is the newest one at that moment.
 //! - C3  [`Guard::release`] fails while a node is parked. So a node that was parked under a holder
 //!   is done by it, or left to be seen by [`CombiningLock::is_left`].
+//! - C4  A thread that wants the lock and finds it held marks it ([`CombiningLock::want`]).
+//!   [`Guard::release`] fails while the mark is there, so the holder sees it, takes it off
+//!   ([`Guard::take_wanted`]), and tells that thread after it has released the lock. A thread that
+//!   finds the lock free is not told, because it can take it.
 //!
 //! Source: Hendler and others, "Flat combining and the synchronization-parallelism tradeoff", SPAA
 //! 2010: one thread executes the requests of all. There each thread has a record of its own and
@@ -48,6 +52,9 @@ pub use node::{Chain, Work};
 const HELD: usize = 1;
 /// Set in the word when a holder has left work in the value.
 const LEFT: usize = 2;
+/// Set in the word of a held lock when a thread waits for its release (C4).
+const WANTED: usize = 4;
+const TAGS: usize = HELD | LEFT | WANTED;
 
 /// A value behind a lock whose holder also does the work that others leave. `W` is what a piece of
 /// work says.
@@ -79,16 +86,16 @@ pub enum Offered<'l, T, W> {
 }
 
 fn tags<W>(word: *mut Node<W>) -> usize {
-    word.addr() & (HELD | LEFT)
+    word.addr() & TAGS
 }
 
 fn node_of<W>(word: *mut Node<W>) -> *mut Node<W> {
-    const { assert!(align_of::<Node<W>>() > LEFT, "the tags are free in an address") };
-    word.map_addr(|address| address & !(HELD | LEFT))
+    const { assert!(align_of::<Node<W>>() > TAGS, "the tags are free in an address") };
+    word.map_addr(|address| address & !TAGS)
 }
 
 fn with_tags<W>(node: *mut Node<W>, tags: usize) -> *mut Node<W> {
-    debug_assert!(node.addr() & (HELD | LEFT) == 0, "a node is aligned");
+    debug_assert!(node.addr() & TAGS == 0, "a node is aligned");
     node.map_addr(|address| address | tags)
 }
 
@@ -161,6 +168,23 @@ impl<T, W> CombiningLock<T, W> {
         }
     }
 
+    /// Marks a lock that is held, so that its holder tells the caller when it releases the lock
+    /// (C4). Returns `false` if the lock is free: then nobody tells the caller. Cost: a load, and a
+    /// compare-and-swap if the lock is held.
+    #[must_use = "nobody tells the caller about a lock that is free"]
+    pub fn want(&self) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while tags(word) & HELD != 0 {
+            let wanted = with_tags(node_of(word), tags(word) | WANTED);
+            // Released, so that the holder sees what the caller did before: its sleeping flag.
+            match self.word.compare_exchange(word, wanted, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(newer) => word = newer,
+            }
+        }
+        false
+    }
+
     /// Whether the lock is free and work is left with it (C3). Cost: a load.
     #[inline]
     pub fn is_left(&self) -> bool {
@@ -198,30 +222,54 @@ impl<T, W> Guard<'_, T, W> {
         if node_of(word.load(Ordering::Relaxed)).is_null() {
             return Chain::new();
         }
-        let taken = word.swap(with_tags(null_mut(), HELD), Ordering::Acquire);
-        debug_assert!(tags(taken) == HELD, "C1: it is held, and taking it has cleared LEFT");
-        // SAFETY: the swap has made this thread the owner of the list (C2).
+        let mut seen = word.load(Ordering::Relaxed);
+        let taken = loop {
+            debug_assert!(tags(seen) & (HELD | LEFT) == HELD, "C1: taking it has cleared LEFT");
+            let emptied = with_tags(null_mut(), tags(seen)); // C4: the mark stays.
+            match word.compare_exchange(seen, emptied, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(taken) => break taken,
+                Err(newer) => seen = newer,
+            }
+        };
+        // SAFETY: the exchange has made this thread the owner of the list (C2).
         unsafe { Chain::from_newest(node_of(taken)) }
     }
 
-    /// Releases the lock. Errors: work was parked meanwhile, and the lock is still held.
+    /// Takes the mark off by which a thread wants the lock (C4). Returns whether it was there: then
+    /// the caller must tell that thread after the release. Cost: a load, if it is not there.
+    pub fn take_wanted(&mut self) -> bool {
+        let word = &self.lock.word;
+        let mut seen = word.load(Ordering::Relaxed);
+        while tags(seen) & WANTED != 0 {
+            let to = with_tags(node_of(seen), tags(seen) & !WANTED);
+            // Acquired: as for `want`.
+            match word.compare_exchange(seen, to, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(newer) => seen = newer,
+            }
+        }
+        false
+    }
+
+    /// Releases the lock. Errors: work was parked meanwhile, or another thread wants the lock, and
+    /// it is still held.
     #[inline]
     pub fn release(self) -> Result<(), Self> {
         let held = with_tags(null_mut(), HELD);
         let word = &self.lock.word;
-        debug_assert!(tags(word.load(Ordering::Relaxed)) == HELD, "C1");
+        debug_assert!(tags(word.load(Ordering::Relaxed)) & (HELD | LEFT) == HELD, "C1");
         match word.compare_exchange(held, null_mut(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => {
                 std::mem::forget(self);
                 Ok(())
             }
-            Err(_) => Err(self), // C3
+            Err(_) => Err(self), // C3, C4
         }
     }
 
     /// Releases the lock although work is left: in the list, or in the value. From now on
     /// [`CombiningLock::is_left`] is true until a thread takes the lock, and the caller must tell
-    /// one to do so.
+    /// one to do so: the one that wants the lock (C4), if any thread can.
     pub fn release_leaving(self) {
         drop(self);
     }
@@ -254,7 +302,7 @@ impl<T, W> Drop for Guard<'_, T, W> {
         let word = &self.lock.word;
         let mut seen = word.load(Ordering::Relaxed);
         loop {
-            debug_assert!(tags(seen) == HELD, "C1");
+            debug_assert!(tags(seen) & (HELD | LEFT) == HELD, "C1");
             let left = with_tags(node_of(seen), LEFT);
             match word.compare_exchange(seen, left, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,

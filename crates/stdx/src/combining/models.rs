@@ -6,6 +6,7 @@
 use loom::cell::Cell;
 use loom::sync::Arc;
 use loom::thread;
+use std::sync::atomic::AtomicU64 as Count;
 
 use super::*;
 use crate::Sleeper;
@@ -179,4 +180,30 @@ fn what_is_parked_with_a_free_lock_wakes_the_thread_that_takes_it() {
         }
         assert_eq!(sum_at_rest(shared, 2), 3);
     });
+}
+
+#[test]
+fn a_home_thread_that_wants_a_held_lock_does_not_sleep_on_it_for_ever() {
+    let seen = std::sync::Arc::new([Count::new(0), Count::new(0)]);
+    let counts = std::sync::Arc::clone(&seen);
+    explore("combining, wanted", None, move || {
+        let asleep = Asleep::new();
+        let guard = asleep.shared.0.take().expect("it is free");
+        let home = {
+            let asleep = Arc::clone(&asleep);
+            thread::spawn(move || {
+                asleep.sleeper.prepare_sleep();
+                asleep.shared.0.want()
+            })
+        };
+        if let Err(mut still) = guard.release() {
+            assert!(still.take_wanted(), "nothing was parked");
+            assert!(still.release().is_ok(), "nobody wants it twice");
+            asleep.tell();
+        }
+        let sleeps = home.join().expect("joins");
+        assert_eq!(asleep.told.load(Ordering::Relaxed), u64::from(sleeps), "C4");
+        counts[usize::from(sleeps)].fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(seen.iter().all(|count| count.load(Ordering::Relaxed) > 0), "both happen");
 }

@@ -116,3 +116,22 @@ fn every_piece_of_work_is_done_once_on_real_threads() {
     let sum = THREADS * EACH * (EACH + 1) / 2;
     assert_eq!((*taken(&lock), left.into_inner()), (sum, sum));
 }
+
+#[test]
+fn a_thread_that_wants_a_held_lock_is_seen_by_the_holder() {
+    let lock = CombiningLock::<u64, u64>::new(0);
+    assert!(!lock.want(), "a free lock can be taken");
+    let guard = taken(&lock);
+    assert!(lock.want() && lock.want(), "however often");
+    assert!(matches!(lock.take_or_park(Work::new(3)), Offered::Parked));
+    let Err(mut guard) = guard.release() else { panic!("C3, C4") };
+    assert_eq!(guard.take_parked().pop().as_deref(), Some(&3));
+    let Err(mut guard) = guard.release() else { panic!("C4: the mark stays") };
+    assert!(guard.take_wanted() && !guard.take_wanted());
+    assert!(guard.release().is_ok() && lock.is_idle());
+    let guard = taken(&lock);
+    assert!(lock.want());
+    guard.release_leaving();
+    assert!(lock.is_left() && !lock.want());
+    assert!(taken(&lock).release().is_ok(), "the mark goes with the release");
+}

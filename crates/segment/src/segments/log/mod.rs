@@ -462,6 +462,20 @@ impl Log {
         }
     }
 
+    /// Whether no segment is on the way, or one has come free. If not, marks a reader that may be
+    /// in the segment that is on the way longest.
+    pub(crate) fn await_room(&mut self) -> bool {
+        let before = self.segments_on_the_way();
+        self.settle_awaited();
+        self.pool.settle_retired(self.own());
+        if before == 0 || self.segments_on_the_way() < before {
+            return true;
+        }
+        let own = self.awaited.front().map(|&(_, stamp)| stamp);
+        let first = own.into_iter().chain(self.pool.first_retired()).min();
+        first.is_none_or(|stamp| self.pool.await_past(stamp, self.own()))
+    }
+
     /// Segments that this shard could take if no reader were in them any more.
     #[inline]
     pub(crate) fn segments_on_the_way(&self) -> usize {

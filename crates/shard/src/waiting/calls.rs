@@ -1,0 +1,106 @@
+//! What calls the home core of an engine, besides the lock of the engine: room that has come, and
+//! a time that has come. Any core looks at it without the lock.
+//!
+//! Upstream:   `engines` arms the call for room and notes the deadline under the lock; the cores
+//!             that read items call.
+//! Downstream: the home core looks before it sleeps and once a tick.
+//!
+//! ```text
+//!         arm (lock)          call (any core)
+//! quiet ------------> armed ------------------> called
+//!   ^                                             |
+//!   +------------- take (lock) -------------------+
+//! ```
+//!
+//! Invariants:
+//! - K1  A core arms the call before it looks whether the room is there, and marks a reader that is
+//!   in the way (`kachel_stdx::Quiescence`, I6). A reader that finds its mark calls each engine
+//!   that is armed. So room that comes after the look calls the engine.
+//! - K2  Who calls wakes the home core afterwards. The home core raises its sleeping flag before it
+//!   looks for the last time (`mailboxes`, M1). If it finds a call while another core holds the
+//!   engine, it marks the lock (`kachel_stdx::CombiningLock`, C4), and the holder takes the call or
+//!   wakes it.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+const QUIET: u8 = 0;
+const ARMED: u8 = 1;
+const CALLED: u8 = 2;
+/// No time calls the home core.
+pub(crate) const NEVER_NS: u64 = u64::MAX;
+
+/// The calls of one engine.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    room: AtomicU8,
+    deadline_ns: AtomicU64,
+}
+
+impl Calls {
+    /// Nothing calls, and nothing is armed.
+    pub(crate) const fn new() -> Self {
+        Self { room: AtomicU8::new(QUIET), deadline_ns: AtomicU64::new(NEVER_NS) }
+    }
+
+    /// Under the lock: arms the call for room (K1).
+    pub(crate) fn arm_room(&self) {
+        self.room.store(ARMED, Ordering::Relaxed); // The mark of the reader releases it.
+    }
+
+    /// Under the lock: ends the call for room. Returns whether the engine was called.
+    pub(crate) fn take_room(&self) -> bool {
+        let is_called = self.is_room_called();
+        if is_called {
+            self.room.store(QUIET, Ordering::Relaxed);
+        }
+        is_called
+    }
+
+    /// Under the lock: nothing waits for room any more.
+    pub(crate) fn disarm_room(&self) {
+        self.room.store(QUIET, Ordering::Relaxed);
+    }
+
+    /// Calls the engine if it is armed. Returns whether the caller must wake the home core (K2).
+    #[must_use]
+    pub(crate) fn call_room(&self) -> bool {
+        let (armed, relaxed) = (ARMED, Ordering::Relaxed);
+        self.room.load(relaxed) == armed
+            && self.room.compare_exchange(armed, CALLED, relaxed, relaxed).is_ok()
+    }
+
+    /// Whether room has come. Cost: a load.
+    #[inline]
+    pub(crate) fn is_room_called(&self) -> bool {
+        self.room.load(Ordering::Relaxed) == CALLED
+    }
+
+    /// Under the lock: notes when the engine wants to be entered at the latest.
+    pub(crate) fn set_deadline_ns(&self, deadline_ns: u64) {
+        self.deadline_ns.store(deadline_ns, Ordering::Relaxed);
+    }
+
+    /// When the engine wants to be entered at the latest; [`NEVER_NS`] if the time does not matter.
+    /// Cost: a load.
+    #[inline]
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        self.deadline_ns.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_called_once_each_time_it_is_armed() {
+        let calls = Calls::new();
+        assert!(!calls.call_room() && !calls.is_room_called(), "nothing waits");
+        calls.arm_room();
+        assert!(calls.call_room() && !calls.call_room() && calls.is_room_called());
+        assert!(calls.take_room() && !calls.take_room());
+        calls.arm_room();
+        calls.disarm_room();
+        assert!(!calls.call_room() && calls.deadline_ns() == NEVER_NS);
+    }
+}

@@ -1,0 +1,181 @@
+//! The engines that a core holds for a batch of requests.
+//!
+//! Upstream:   `serving` and `carry_out`; `memory` for a client that needs memory.
+//! Downstream: `engines`.
+//!
+//! This file cites the invariants of `engines`.
+
+use arrayvec::ArrayVec;
+use kachel_engine::{BATCH_MAX, Engine};
+use kachel_stdx::Work;
+
+use crate::context::Context;
+use crate::waiting::engines::{Engines, Entered};
+use crate::waiting::parked::Parked;
+
+/// The engines that this core holds for a batch.
+pub(crate) struct HeldEngines<'l, E: Engine> {
+    engines: &'l Engines<E>,
+    context: &'l Context,
+    /// The engines that the batch has needed so far.
+    entered: ArrayVec<Entered<'l, E>, BATCH_MAX>,
+}
+
+impl<'l, E: Engine> HeldEngines<'l, E> {
+    /// The readers of all engines ([`Engines::readers`]).
+    #[inline]
+    pub(crate) fn readers(&self) -> &[E::Reader] {
+        self.engines.readers()
+    }
+
+    /// Holds no engine yet.
+    pub(crate) const fn new(engines: &'l Engines<E>, context: &'l Context) -> Self {
+        Self { engines, context, entered: ArrayVec::new_const() }
+    }
+
+    /// The engine of a shard. `None` in three cases: this core may not take it; another core holds
+    /// it, but may release it before a later request of the batch; or this core holds as many
+    /// engines as a batch has requests.
+    #[inline]
+    pub(crate) fn get(&mut self, shard: u16) -> Option<&mut Entered<'l, E>> {
+        let place = match self.entered.iter().position(|entered| entered.shard == shard) {
+            Some(place) => place,
+            // A batch needs at most as many engines as it has requests, but freeing memory for a
+            // client may need one more.
+            None if self.entered.is_full() => return None,
+            None if !self.engines.may_take(shard, self.context) => return None, // E3
+            None => {
+                self.entered.push(self.engines.take(shard, self.context)?);
+                self.entered.len() - 1
+            }
+        };
+        debug_assert!(self.entered[place].shard == shard, "an engine is found by its shard");
+        Some(&mut self.entered[place])
+    }
+
+    /// The engine that must free memory for a client: the engine whose items take most memory, if
+    /// this core may take it, otherwise the core's own. If each core freed memory in its own shard,
+    /// the shard with the most clients would evict its items, and the others would fill the memory.
+    ///
+    /// Cost: a load for each shard.
+    #[cold]
+    pub(crate) fn fullest(&mut self) -> Option<&mut E> {
+        if !self.engines.are_open_to_all() {
+            // A core without keys has nothing to evict. The others evict when they store next.
+            let owns_keys = self.context.hasher.owns_keys(self.context.id);
+            return owns_keys.then(|| self.own()).flatten();
+        }
+        self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
+    }
+
+    /// Releases the engine of a shard if its hold has reached the bound (`work`, W2). So the parked
+    /// requests are executed, and other cores may take the engine, before the next request of this
+    /// batch.
+    pub(crate) fn release_worked_out(&mut self, shard: u16) {
+        let is_worked_out =
+            |entered: &Entered<'_, E>| entered.shard == shard && entered.is_worked_out();
+        let Some(place) = self.entered.iter().position(is_worked_out) else { return };
+        let mut entered = self.entered.swap_remove(place);
+        debug_assert!(entered.shard == shard, "it is the one that has worked");
+        if entered.shard != self.context.id {
+            entered.maintain(&self.context.now());
+        }
+    }
+
+    /// The engine of this core's own shard, as [`Self::get`] returns it.
+    #[inline]
+    pub(crate) fn own(&mut self) -> Option<&mut E> {
+        self.get(self.context.id).map(|entered| &mut **entered)
+    }
+
+    /// Whether this core holds the engine of a shard.
+    pub(crate) fn has(&self, shard: u16) -> bool {
+        self.entered.iter().any(|entered| entered.shard == shard)
+    }
+
+    /// Leaves a request with the shard that executes it ([`Engines::park`]). If this core holds the
+    /// engine, the request is executed when the batch ends, or later if it has a ticket.
+    pub(crate) fn park(&mut self, work: Work<Parked<E>>) {
+        debug_assert!(work.ticket.is_none() || self.has(work.shard), "who delays it is held");
+        if let Some(entered) = self.entered.iter_mut().find(|held| held.shard == work.shard) {
+            entered.take_parked();
+            return entered.backlog().push(work);
+        }
+        if let Some(entered) = self.engines.park(work, self.context)
+            && !self.entered.is_full()
+        {
+            self.entered.push(entered);
+        }
+    }
+}
+
+impl<E: Engine> Drop for HeldEngines<'_, E> {
+    /// Does a step of upkeep in each engine of another shard, whose own core may sleep. Then
+    /// releases all engines, and wakes the cores that wait for an answer (`mailboxes`, M2).
+    fn drop(&mut self) {
+        let (own, now) = (self.context.id, self.context.now());
+        for engine in self.entered.iter_mut().filter(|entered| entered.shard != own) {
+            debug_assert!(self.engines.are_open_to_all(), "E3");
+            engine.maintain(&now);
+        }
+        self.entered.clear();
+        self.engines.mailboxes().wake_noted(self.context);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
+    use kachel_engine::{ClockOrigin, Common as _, EngineOptions, KeyHasher, LeaseOptions, Seeds};
+    use kachel_host::Budget;
+    use kachel_io::ManualClock;
+
+    use super::*;
+    use crate::cores::options::SharedOptions;
+    use crate::cores::process::Shared;
+    use crate::cores::work::WorkMeter;
+    use crate::observe::log::Log;
+    use crate::observe::sizes::Sizes;
+
+    const SHARDS: u16 = BATCH_MAX as u16 + 8;
+
+    #[test]
+    fn a_core_holds_as_many_engines_as_a_batch_has_requests_and_no_more() {
+        let budget = Arc::new(Budget::new(64 << 20));
+        let options = PoolOptions { shards: SHARDS, reserve_bytes: 0, ..PoolOptions::default() };
+        let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
+        let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, SHARDS);
+        let options = EngineOptions {
+            evict: true,
+            cas: true,
+            item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
+        };
+        let caches = (0..SHARDS).map(|shard| {
+            let of = ShardOf { shard, shards: SHARDS };
+            let cache = Cache::new(Arc::clone(&pool), Arc::clone(&budget), hasher, options, of);
+            cache.expect("address space")
+        });
+        let engines = Engines::new(caches.collect(), true);
+        let options = SharedOptions { shards: SHARDS, ..SharedOptions::default() };
+        let shared = Arc::new(Shared::new(options, budget));
+        let core = engines.common().register_core().expect("a place");
+        let sizes = Sizes::new(engines.common());
+        let origin = ClockOrigin::new(0, 0);
+        let log = Log::new(0, Vec::new());
+        let work = WorkMeter::new(Rc::new(ManualClock::new(0)));
+        let context = Context::new(0, shared, hasher, origin, core.place(), sizes, log, work);
+        let mut held = HeldEngines::new(&engines, &context);
+        let last = BATCH_MAX as u16 - 1;
+        for shard in 0..=last {
+            assert!(held.get(shard).is_some() && engines.hold(shard).is_none(), "{shard}");
+        }
+        assert!(held.get(SHARDS - 1).is_none(), "it is free, but there is no room for it");
+        assert!(held.own().is_some() && held.get(last).is_some(), "they are held already");
+        drop(held);
+        assert!((0..SHARDS).all(|shard| engines.hold(shard).is_some()), "all are released");
+    }
+}

@@ -17,8 +17,8 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, Changes, DeadFound, EngineOptions, Key, KeyHasher, LastDead, NO_TOKEN_MAX, Now, Put,
-    PutValue, Refused,
+    Block, Changes, DeadFound, DurableWord, EngineOptions, Key, KeyHasher, LastDead, NO_TOKEN_MAX,
+    Now, Put, PutValue, Refused,
 };
 use kachel_host::Budget;
 use kachel_segment::{
@@ -108,6 +108,8 @@ pub struct Cache {
     /// Lookups that found a dead item, without those of readers.
     pub(crate) dead_found: DeadFound,
     pub(crate) last_dead: Arc<LastDead>,
+    /// Nothing is durable, and no outcome waits for that.
+    pub(crate) durable: Arc<DurableWord>,
     /// Where changes are reported.
     pub(crate) changes: Changes,
     /// The work of the index's upkeep since the start, in bytes.
@@ -146,6 +148,7 @@ impl Cache {
             budget,
             dead_found: DeadFound::default(),
             last_dead: Arc::default(),
+            durable: Arc::default(),
             changes: Changes::default(),
             index_work_bytes: 0,
             guesses: Guesses::default(),

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Answer, Block, Changes, Common, Copies, CrawlStep, Cursor, Durability, Engine, EngineOptions,
-    EngineStats, Evicted, GetTerms, ItemView, Key, LastDead, Lookup, NotYet, Now, Operation,
-    Outcome, Room, Sequence, Ticket, WalkStep, apply, get,
+    Answer, Block, Changes, Common, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine,
+    EngineOptions, EngineStats, Evicted, GetTerms, ItemView, Key, LastDead, Lookup, NotYet, Now,
+    Operation, Outcome, Room, Ticket, WalkStep, apply, get,
 };
 use kachel_segment::{Item, Pool, WalkCursor};
 use kachel_stdx::{Landing, Place, Reader, SizeClasses};
@@ -100,8 +100,6 @@ impl Common for CacheCommon {
 }
 
 impl Engine for Cache {
-    const DELAYS: bool = false;
-
     type Upload = CacheUpload;
     type Pinned = CachePinned;
     type Reader = CacheReader;
@@ -154,8 +152,8 @@ impl Engine for Cache {
         self.segments.await_room()
     }
 
-    fn durable(&self) -> Sequence {
-        Sequence(0)
+    fn durable(&self) -> &Arc<DurableWord> {
+        &self.durable
     }
 
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {

@@ -163,7 +163,7 @@ impl Core {
         let lookup = Lookup { secret_hash: key.secret_hash(), value: true };
         let guess = self.reader.guess(lookup).or_else(|| self.reader.guess_again(lookup));
         match self.reader.read(&key, guess, &terms, &self.round, &now, &mut dead_found) {
-            ReadAnswer::Done(outcome) => match (outcome.verdict, outcome.value) {
+            ReadAnswer::Done(outcome, _) => match (outcome.verdict, outcome.value) {
                 (Verdict::Hit(facts), Value::Inline(value)) => {
                     let first: Bytes = value.try_into().expect("three bytes");
                     self.acknowledged.load(Acquire); // The owner may go on here.
@@ -358,7 +358,7 @@ fn a_first_read_is_noted_or_left_to_the_owner_while_the_item_is_replaced() {
             let now = at_second(NOW);
             let answer =
                 core.reader.read(&key, None, &GetTerms::VALUE, &core.round, &now, &mut dead_found);
-            matches!(answer, ReadAnswer::Done(_))
+            matches!(answer, ReadAnswer::Done(..))
         });
         invalidate(&mut owner.cache);
         let is_read = reading.join().expect("joins");

@@ -30,7 +30,7 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    ClassStats, DeadFound, GetTerms, Key, Lookup, Now, ReadAnswer, ReadBeside, Wanted,
+    ClassStats, DeadFound, Durability, GetTerms, Key, Lookup, Now, ReadAnswer, ReadBeside, Wanted,
     get_unchanged,
 };
 use kachel_segment::{ClassCounts, Item, ItemAt, Pool};
@@ -177,7 +177,7 @@ impl ReadBeside for CacheReader {
         {
             return ReadAnswer::AskOwner; // The owner has just moved the item.
         }
-        ReadAnswer::Done(outcome)
+        ReadAnswer::Done(outcome, Durability::Now)
     }
 
     fn class_stats(&self, class: u8) -> ClassStats {

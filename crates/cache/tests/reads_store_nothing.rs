@@ -99,7 +99,7 @@ impl Beside {
             let name = self.hasher.key(&name);
             let Self { reader, round, now, .. } = self;
             let answer = reader.read(&name, None, &GetTerms::VALUE, round, now, &mut dead);
-            if let ReadAnswer::Done(outcome) = answer {
+            if let ReadAnswer::Done(outcome, _) = answer {
                 found += usize::from(matches!(outcome.value, Value::Inline(_)));
             }
             self.round.round_over();

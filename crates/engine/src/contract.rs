@@ -7,7 +7,8 @@
 //!
 //! ```text
 //!              +--> Done(outcome, Now)      executed: the reply may be sent
-//! execute -----+--> Done(outcome, At(n))    executed: the reply waits until `durable` reaches n
+//! execute -----+--> Done(outcome, At(n))    executed: the reply waits until `durable` has
+//!              |                            reached n
 //!              +--> Later(ticket)           not executed; when the engine has named the ticket as
 //!                                           ready, the shard calls execute again with the ticket
 //! ```
@@ -18,9 +19,11 @@
 //!   again.
 //! - I2  The shard uses each ticket exactly once, after the engine has named it as ready
 //!   ([`Engine::reach`]). This also holds if the client has left: the shard executes the operation
-//!   all the same. The ticket [`Ticket::ROOM`] may also be dropped.
-//! - I3  The sequence that [`Engine::durable`] returns never decreases. The engine keeps an
-//!   accepted write even if its client has left.
+//!   all the same. Or the shard gives the ticket back ([`Engine::forget`]). The ticket
+//!   [`Ticket::ROOM`] may also be dropped.
+//! - I3  The sequence of [`Engine::durable`] never decreases. The engine advances it under its
+//!   lock, so the core that releases the engine sees the advance and wakes the cores that wait for
+//!   it. The engine keeps an accepted write even if its client has left.
 //! - I4  A core that reads other engines is registered, awake ([`Common::register_core`]), and
 //!   changes no engine while it holds what it read: a value is lent for as long as its round is
 //!   borrowed.
@@ -31,6 +34,7 @@ use kachel_stdx::{Held, Landing, Place, Reader, SizeClasses};
 
 use crate::change::NoRoom;
 use crate::copies::Copies;
+use crate::durable::{DurableWord, Sequence};
 use crate::item::ItemView;
 use crate::key::Key;
 use crate::last_dead::{DeadFound, LastDead};
@@ -56,7 +60,8 @@ pub enum Answer<'e, P> {
     Later(Ticket),
 }
 
-/// When the outcome of an operation is durable.
+/// When the outcome of an operation is durable. That of a read is durable when all changes are that
+/// it depends on: the store of the item that was found, or the removal that caused a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The outcome is durable now, or the engine does not promise durability.
@@ -64,10 +69,6 @@ pub enum Durability {
     /// The outcome is durable once [`Engine::durable`] has reached this number.
     At(Sequence),
 }
-
-/// A number that an engine gives to its changes, in the order in which they become durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sequence(pub u64);
 
 /// Identifies what an engine fetches for an operation that it could not execute at once. A ticket
 /// cannot be copied, because it is used once (I2).
@@ -142,7 +143,7 @@ pub enum Room {
 #[derive(Debug)]
 pub enum ReadAnswer<'r, P> {
     /// The outcome, as the owner would have given it. Its value is lent, never pinned.
-    Done(Outcome<'r, P>),
+    Done(Outcome<'r, P>, Durability),
     /// Only the owner can execute this read. Nothing was changed and nothing counted.
     AskOwner,
 }
@@ -295,11 +296,6 @@ pub trait Common: Clone + Send + Sync + 'static {
 /// Every method returns soon: no method waits for a disk, a lock or a network. An engine that would
 /// have to wait answers [`Answer::Later`].
 pub trait Engine {
-    /// Whether this engine may answer a read by [`Answer::Later`], or anything by
-    /// [`Durability::At`]. If this is `false`, the engine delays stores only, and only while room
-    /// for them is on its way; the request path of a shard then formats each reply at once.
-    const DELAYS: bool;
-
     /// A large value that is being received. The engine of another shard may store it: the upload
     /// then moves to that shard's thread, so its memory is of the process and not of one engine.
     type Upload: ReceiveValue + Send;
@@ -372,8 +368,15 @@ pub trait Engine {
         let _ = (now_ns, ready);
     }
 
-    /// The sequence up to which all changes are durable (I3).
-    fn durable(&self) -> Sequence;
+    /// Takes a ticket back, whose operation is not executed with it. The operation may be executed
+    /// without a ticket later. The engine keeps nothing for the ticket any more; a buffer that a
+    /// disk fills lives until the disk has filled it.
+    fn forget(&mut self, ticket: Ticket) {
+        drop(ticket);
+    }
+
+    /// Tells up to which sequence all changes are durable (I3).
+    fn durable(&self) -> &Arc<DurableWord>;
 
     /// Frees memory for the next `bytes` bytes of a large value.
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room;

@@ -24,6 +24,7 @@ mod apply;
 mod change;
 mod contract;
 mod copies;
+mod durable;
 mod guesses;
 mod item;
 mod key;
@@ -43,10 +44,11 @@ pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, NotYet, Put, PutValue, Refused, Side};
 pub use contract::{
     Answer, BATCH_MAX, Common, CrawlStep, Cursor, Durability, Engine, Evicted,
-    INLINE_VALUE_BYTES_MAX, Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room,
-    Sequence, Ticket, WalkStep,
+    INLINE_VALUE_BYTES_MAX, Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room, Ticket,
+    WalkStep,
 };
 pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
+pub use durable::{DurableWord, Sequence};
 pub use guesses::ReadGuesses;
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};

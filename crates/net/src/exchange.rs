@@ -25,7 +25,7 @@ use crate::blocks::BlockPool;
 use crate::connection::Connection;
 use crate::endpoint::EndpointIndex;
 use crate::index::ExchangeIndex;
-use crate::slots::Slots;
+use crate::slots::{Fence, Slots};
 use crate::stream::Source;
 
 /// The most exchanges of a shard at a time. While they are all under way, datagrams wait in the
@@ -186,7 +186,7 @@ impl Exchanges {
     /// Sends the reply of an exchange if all its requests are answered. Then, the exchange is at
     /// its end, and the caller must call [`Self::end`]. Otherwise, it drops what of the reply is
     /// too long already, so that the later requests can be answered (I2). `datagrams_max` is the
-    /// most datagrams of a reply.
+    /// most datagrams of a reply; `is_reached` tells whether a fence is (`outbox`, I6).
     ///
     /// Cost: a copy of the reply.
     ///
@@ -197,11 +197,12 @@ impl Exchanges {
         index: ExchangeIndex,
         datagrams_max: u16,
         (blocks, slots): (&mut BlockPool, &mut Slots<S>),
+        is_reached: impl Fn(Fence) -> bool,
     ) -> ReplyState {
         let Self { all, pieces, .. } = self;
         let Exchange { connection, asker, is_too_long } = &mut all[index.number()];
         let asker = asker.expect("an exchange that is under way");
-        connection.outbox_mut().settle(blocks, slots);
+        connection.outbox_mut().settle(blocks, slots, is_reached);
         let is_all = connection.is_served() || connection.is_draining();
         let outbox = connection.outbox_mut();
         let bytes_max = usize::from(datagrams_max) * BODY_BYTES_MAX;

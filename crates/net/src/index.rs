@@ -30,7 +30,7 @@ pub struct ConnectionIndex(pub u32);
 pub struct ExchangeIndex(pub(crate) u32);
 
 /// The index of a client of one shard, whose requests are served: a connection or an exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientIndex(u32);
 
 impl ExchangeIndex {

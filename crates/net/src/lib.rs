@@ -62,6 +62,6 @@ pub use overdue::{Overdue, TooSlow};
 pub use reflection::{is_answerable, reflects};
 pub use sasl::{Exchange, SaslMessage, SaslStep};
 pub use sender_budget::SenderBudget;
-pub use slots::{AnswerRoom, SlotIndex, Slots};
+pub use slots::{AnswerRoom, Fence, SlotIndex, Slots};
 pub use stream::{Source, Stream};
 pub use users::{BadUsers, USERS_KEY_BYTES, Users};

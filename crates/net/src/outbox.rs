@@ -23,6 +23,8 @@
 //!   the kept requests is below `BEGUN_BYTES_MAX`. No answer is longer than the room kept for it.
 //!   So a connection takes memory for `OWED_BYTES_MAX` and one reply at most, whichever shard
 //!   answers.
+//! - I6  A reply that has a fence, and all replies behind it, are put into blocks only after the
+//!   fence was reached. So a client learns nothing that a crash can take back.
 
 use std::collections::VecDeque;
 
@@ -35,7 +37,7 @@ use crate::limits::{
     BEGUN_BYTES_MAX, KEPT_BYTES_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION,
     SLOTS_PER_CONNECTION_MAX,
 };
-use crate::slots::{AnswerRoom, SLOT_BYTES, SlotIndex, SlotList, Slots};
+use crate::slots::{AnswerRoom, Fence, SLOT_BYTES, SlotIndex, SlotList, Slots};
 use crate::stream::{Source, Stream};
 
 /// The replies of one connection that the kernel has not taken yet.
@@ -234,6 +236,23 @@ impl Outbox {
         }
     }
 
+    /// Holds back all replies that are added from now on until `fence` is reached (I6). Returns
+    /// whether a new fence stands: an earlier one may hold back the same replies. Cost: a slot.
+    pub fn fence<S>(
+        &mut self,
+        fence: Fence,
+        connection: ClientIndex,
+        slots: &mut Slots<S>,
+    ) -> bool {
+        let tail = self.slots.tail().filter(|&tail| slots.awaited(tail) == 0);
+        if tail.and_then(|tail| slots.fence(tail)) == Some(fence) {
+            return false;
+        }
+        let slot = slots.push(&mut self.slots, connection, (0, AnswerRoom::default()));
+        slots.set_fence(slot, Some(fence));
+        true
+    }
+
     /// Keeps a slot, and room, for the answers of `awaited` other shards.
     pub fn await_answers<S>(
         &mut self,
@@ -249,9 +268,16 @@ impl Outbox {
 
     /// Notes that an answer has come, and frees the room kept for it. Its text and its value are in
     /// the slot already. `value_bytes` is the length that the value had, or would have had, in the
-    /// answer.
-    pub fn answered<S>(&mut self, slot: SlotIndex, value_bytes: usize, slots: &mut Slots<S>) {
+    /// answer. The answer and what follows it wait for `fence`, if there is one (I6).
+    pub fn answered<S>(
+        &mut self,
+        slot: SlotIndex,
+        value_bytes: usize,
+        fence: Option<Fence>,
+        slots: &mut Slots<S>,
+    ) {
         let room = slots.room(slot);
+        slots.set_fence(slot, fence);
         self.awaited -= 1;
         slots.answered(slot);
         if slots.awaited(slot) == 0 {
@@ -314,13 +340,18 @@ impl Outbox {
         }
     }
 
-    /// Moves the replies of the first slots into blocks, up to a slot that awaits an answer. Moves
-    /// large values as far as I4 allows.
+    /// Moves the replies of the first slots into blocks, up to a slot that awaits an answer, or
+    /// whose fence is not reached (I6). Moves large values as far as I4 allows.
     ///
     /// If a slot has text and a large value, the text comes first.
-    pub fn settle<S: Source>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
+    pub fn settle<S: Source>(
+        &mut self,
+        pool: &mut BlockPool,
+        slots: &mut Slots<S>,
+        is_reached: impl Fn(Fence) -> bool,
+    ) {
         while let Some(head) = self.slots.head() {
-            if slots.awaited(head) > 0 {
+            if slots.awaited(head) > 0 || !slots.fence(head).is_none_or(&is_reached) {
                 return;
             }
             let stream = slots.stream_mut(head).take();
@@ -409,12 +440,12 @@ impl Outbox {
         pool.put_back(block);
     }
 
-    /// Drops the replies that are complete: all before the first slot that awaits an answer. For a
-    /// connection whose replies are not sent.
+    /// Drops the replies that are complete: all before the first slot that awaits an answer or has
+    /// a fence. For a connection whose replies are not sent.
     pub(crate) fn discard<S>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
         assert!(self.in_flight_blocks == 0, "the replies were not sent");
         while let Some(head) = self.slots.head() {
-            if slots.awaited(head) > 0 {
+            if slots.awaited(head) > 0 || slots.fence(head).is_some() {
                 break;
             }
             slots.read(head, |piece| self.slot_bytes -= piece.len());
@@ -482,12 +513,12 @@ mod tests {
         outbox.text(b"three ", client(), &mut pool, &mut slots);
         let four = outbox.await_answers((1, ROOM), client(), &mut slots);
         outbox.text_into(four, b"four ", &mut slots);
-        outbox.answered(four, 0, &mut slots);
-        outbox.settle(&mut pool, &mut slots);
+        outbox.answered(four, 0, None, &mut slots);
+        outbox.settle(&mut pool, &mut slots, |_| true);
         assert_eq!(worded(&outbox), b"one ");
         outbox.text_into(two, b"two ", &mut slots);
-        outbox.answered(two, 0, &mut slots);
-        outbox.settle(&mut pool, &mut slots);
+        outbox.answered(two, 0, None, &mut slots);
+        outbox.settle(&mut pool, &mut slots, |_| true);
         assert_eq!(worded(&outbox), b"one two three four ");
         assert_eq!(outbox.slots_in_use(), 0);
     }
@@ -583,7 +614,7 @@ mod tests {
         let (mut received, mut most) = (Vec::new(), 0);
         while !outbox.is_empty() {
             send_round(&mut outbox, (&mut io, socket), &mut pool);
-            outbox.settle(&mut pool, &mut slots);
+            outbox.settle(&mut pool, &mut slots, |_| true);
             most = most.max(outbox.owed_bytes());
             assert!(outbox.memory_bytes() <= OWN_BYTES_PER_CONNECTION + SEND_BLOCK_BYTES);
             far.allow(33_333);
@@ -622,7 +653,7 @@ mod tests {
         assert_eq!(awaited.len(), BEGUN_BYTES_MAX.div_ceil(ROOM.bytes() + SLOT_BYTES));
         for slot in awaited {
             assert!(outbox.awaits_answers());
-            outbox.answered(slot, 0, &mut slots);
+            outbox.answered(slot, 0, None, &mut slots);
         }
         assert!(!outbox.awaits_answers() && !outbox.is_full(0) && outbox.narrow());
     }
@@ -663,7 +694,7 @@ mod tests {
         let (mut outbox, mut slots) = (Outbox::new(), Slots::<()>::new());
         let mut answer = |value_bytes| {
             let slot = outbox.await_answers((1, ROOM), client(), &mut slots);
-            outbox.answered(slot, value_bytes, &mut slots);
+            outbox.answered(slot, value_bytes, None, &mut slots);
             outbox.value_room_bytes()
         };
         assert_eq!(answer(100_000), VALUE_ROOM_MAX);

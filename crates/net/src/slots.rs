@@ -29,7 +29,7 @@ const CHUNK_BYTES: usize = 512;
 /// Chunks kept when no slot is in use: 512 KiB a shard.
 const KEPT_CHUNKS_MAX: usize = 1024;
 /// Bytes that a slot takes without its text.
-pub(crate) const SLOT_BYTES: usize = 96;
+pub(crate) const SLOT_BYTES: usize = 112;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -58,6 +58,15 @@ impl AnswerRoom {
     }
 }
 
+/// What must come before a reply is sent: the changes of an engine up to a sequence are durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The number of the engine.
+    pub engine: u16,
+    /// The sequence.
+    pub sequence: u64,
+}
+
 #[derive(Debug)]
 struct Slot<S> {
     next: u32,
@@ -69,6 +78,8 @@ struct Slot<S> {
     last_chunk: u32,
     connection: ClientIndex,
     orphaned: bool,
+    /// What must come before the slot is sent, and all behind it (`outbox`, I6).
+    fence: Option<Fence>,
     stream: Option<Stream<S>>,
 }
 
@@ -141,6 +152,7 @@ impl<S> Slots<S> {
             last_chunk: NONE,
             connection,
             orphaned: false,
+            fence: None,
             stream: None,
         };
         let index = if self.free_slot == NONE {
@@ -249,6 +261,14 @@ impl<S> Slots<S> {
 
     pub(crate) fn awaited(&self, slot: SlotIndex) -> u32 {
         self.slots[slot.0 as usize].awaited
+    }
+
+    pub(crate) fn fence(&self, slot: SlotIndex) -> Option<Fence> {
+        self.slots[slot.0 as usize].fence
+    }
+
+    pub(crate) fn set_fence(&mut self, slot: SlotIndex, fence: Option<Fence>) {
+        self.slots[slot.0 as usize].fence = fence;
     }
 
     pub(crate) fn stream_mut(&mut self, slot: SlotIndex) -> &mut Option<Stream<S>> {

@@ -17,13 +17,14 @@ use std::collections::BTreeSet;
 use kachel_engine::ReadValue;
 use kachel_net::{
     AnswerRoom, BlockPool, ClientIndex, CloseReason, Connection, ConnectionIndex, Connections,
-    ExchangeIndex, SlotIndex, Slots, Stream,
+    ExchangeIndex, Fence, SlotIndex, Slots, Stream,
 };
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryRefusal, Reply, Sink};
 
 use crate::cores::refreshes::Refreshing;
 use crate::cores::run_queue::RunQueue;
+use crate::fences::Fences;
 use crate::observe::watchers::WatcherId;
 use crate::request::reply::{LargeValue, ToClient};
 
@@ -44,6 +45,8 @@ pub(crate) struct Clients<P> {
     pub(crate) run_queue: RunQueue,
     /// Connections whose next login is checked later (`turns`, T1).
     pub(crate) login_turns: LoginTurns,
+    /// Replies that wait until changes are durable.
+    pub(crate) fences: Fences,
     /// The exchanges that are under way (`datagrams`, I2).
     pub(crate) exchanges: Vec<ExchangeIndex>,
     /// Clients that watch the log (`watching`, W1).
@@ -99,6 +102,8 @@ pub(crate) struct Answered<'a, P> {
     pub(crate) text: &'a [u8],
     /// The large value that follows the text.
     pub(crate) value: Option<LargeValue<P>>,
+    /// What must come before the answer is sent.
+    pub(crate) fence: Option<Fence>,
 }
 
 impl<P: ReadValue> Clients<P> {
@@ -112,6 +117,7 @@ impl<P: ReadValue> Clients<P> {
             resumable: Vec::with_capacity(LISTED_AT_FIRST),
             run_queue: RunQueue::new(),
             login_turns: LoginTurns::default(),
+            fences: Fences::default(),
             exchanges: Vec::new(),
             watching: Vec::new(),
             refreshing: Vec::new(),
@@ -130,8 +136,20 @@ impl<P: ReadValue> Clients<P> {
         if open.mark_dirty() {
             list_dirty(&mut self.dirty, connection);
         }
-        let (outbox, slots, blocks) = (open.outbox_mut(), &mut self.slots, &mut self.blocks);
-        Some(ToClient { outbox, slots, blocks, connection })
+        let outbox = open.outbox_mut();
+        let Self { slots, blocks, fences, .. } = self;
+        Some(ToClient { outbox, slots, blocks, fences, connection })
+    }
+
+    /// Puts the clients whose fences are reached on the list of dirty connections (I1). Cost: a
+    /// load, if there is no fence.
+    #[inline]
+    pub(crate) fn lift_fences(&mut self, is_reached: impl Fn(Fence) -> bool) {
+        while !self.fences.is_empty()
+            && let Some(client) = self.fences.take_reached(&is_reached)
+        {
+            self.mark_dirty(client);
+        }
     }
 
     /// Sends constant text to a client.
@@ -185,7 +203,7 @@ impl<P: ReadValue> Clients<P> {
         let connection = self.slots.connection(slot);
         let open = connection.and_then(|connection| self.connections.get_mut(connection));
         let Some(open) = open else { return self.slots.answered(slot) };
-        let Answered { mut text, value } = answer;
+        let Answered { mut text, value, fence } = answer;
         let room_bytes = self.slots.room(slot).bytes();
         if room_bytes == 0 {
             text = b""; // The client waits only for the request to be done.
@@ -197,7 +215,10 @@ impl<P: ReadValue> Clients<P> {
             let stream = Stream::new(value);
             open.outbox_mut().stream_into(slot, stream, &mut self.slots);
         }
-        open.outbox_mut().answered(slot, value_bytes, &mut self.slots);
+        open.outbox_mut().answered(slot, value_bytes, fence, &mut self.slots);
+        if let (Some(fence), Some(client)) = (fence, connection) {
+            self.fences.add(fence, client);
+        }
         connection.into_iter().for_each(|connection| self.mark_dirty(connection));
     }
 
@@ -208,7 +229,7 @@ impl<P: ReadValue> Clients<P> {
         let open = connection.and_then(|connection| self.connections.get_mut(connection));
         let Some(open) = open else { return self.slots.answered(slot) };
         open.outbox_mut().text_into(slot, lines, &mut self.slots);
-        open.outbox_mut().answered(slot, lines.len(), &mut self.slots);
+        open.outbox_mut().answered(slot, lines.len(), None, &mut self.slots);
         connection.into_iter().for_each(|connection| self.mark_dirty(connection));
     }
 

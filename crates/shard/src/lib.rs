@@ -31,6 +31,7 @@ mod waiting;
 // What the stages use.
 mod clients;
 mod request;
+mod fences;
 mod context;
 mod cores;
 mod observe;

@@ -265,11 +265,24 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
         }
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
         self.engines.mailboxes().sleeper(self.context.id).prepare_sleep();
-        if self.has_visitors() || self.crawling.is_called(&self.context) || self.may_enter() {
+        let is_called = self.crawling.is_called(&self.context) || self.awaits_no_fence();
+        if self.has_visitors() || is_called || self.may_enter() {
             Wait::Now
         } else {
             self.longest_sleep()
         }
+    }
+
+    /// Has each engine that holds back replies of this core wake it when more of the engine's
+    /// changes are durable. Returns whether such a reply can be sent already (`fences`, F2). Cost:
+    /// a load, if there is none.
+    fn awaits_no_fence(&self) -> bool {
+        let Self { engines, context, clients, .. } = self;
+        !clients.fences.is_empty()
+            && clients.fences.lowest().fold(false, |is_reached, fence| {
+                engines.await_advance(fence.engine, context.id);
+                is_reached | engines.is_reached(fence) // Each is awaited.
+            })
     }
 
     /// Whether there is something to do in the engine of this shard, and no core holds it. If one
@@ -549,8 +562,11 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
 
     /// Gives all formatted replies to the I/O backend, and closes connections that are done (I1).
     fn send(&mut self) {
+        let Self { engines, clients, .. } = self;
+        clients.lift_fences(|fence| engines.is_reached(fence));
         self.sending().1.send_all();
-        self.datagrams.send(&mut self.io, &self.context, &mut self.clients);
+        let Self { io, context, engines, clients, .. } = self;
+        self.datagrams.send(io, context, clients, |fence| engines.is_reached(fence));
     }
 
     /// Has the engine do a step of upkeep. If another core holds the engine, that core does it.

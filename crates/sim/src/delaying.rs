@@ -23,8 +23,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kachel_engine::{
-    Answer, Block, Copies, CrawlStep, Cursor, Durability, Engine, EngineStats, Evicted, GetTerms,
-    ItemView, Key, LastDead, Lookup, Now, Operation, Room, Sequence, Ticket, WalkStep,
+    Answer, Block, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine, EngineStats,
+    Evicted, GetTerms, ItemView, Key, LastDead, Lookup, Now, Operation, Room, Sequence, Ticket,
+    WalkStep,
 };
 use kachel_stdx::Place;
 use kachel_testkit::Random;
@@ -104,7 +105,7 @@ pub(crate) struct Delaying<E, const LATE: bool> {
     dice: Random,
     late: Late,
     sequence: u64,
-    durable: u64,
+    durable: Arc<DurableWord>,
     /// When the next sequence becomes durable (I2). `None`: that was not decided yet.
     durable_at_ns: Option<u64>,
     counts: DelayCounts,
@@ -124,7 +125,7 @@ impl<E: Engine, const LATE: bool> Delaying<E, LATE> {
             dice,
             late: Late::default(),
             sequence: 0,
-            durable: 0,
+            durable: Arc::default(),
             durable_at_ns: None,
             counts: DelayCounts::default(),
         }
@@ -180,8 +181,6 @@ fn answer<'e, P>(
 }
 
 impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
-    const DELAYS: bool = LATE;
-
     type Upload = E::Upload;
     type Pinned = E::Pinned;
     type Reader = E::Reader;
@@ -249,7 +248,7 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        let is_behind = self.durable < self.sequence;
+        let is_behind = !self.durable.has_reached(Sequence(self.sequence));
         let durable_ns = is_behind.then_some(self.durable_at_ns.unwrap_or(0));
         self.late.deadline_ns().into_iter().chain(durable_ns).min()
     }
@@ -257,18 +256,29 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
     fn reach(&mut self, now_ns: u64, ready: &mut impl FnMut(u64)) {
         self.late.reach(now_ns, ready);
         if self.durable_at_ns.is_some_and(|durable_at_ns| durable_at_ns <= now_ns) {
-            self.durable += 1; // I2
+            self.durable.advance(Sequence(self.durable.sequence().0 + 1)); // I2
             self.durable_at_ns = None;
         }
-        if self.durable < self.sequence && self.durable_at_ns.is_none() {
+        let is_behind = !self.durable.has_reached(Sequence(self.sequence));
+        if is_behind && self.durable_at_ns.is_none() {
             let delay_ns = self.dice.skewed(1, DELAY_NS_MAX / 4);
             self.durable_at_ns = Some(now_ns + delay_ns);
         }
         debug_assert!(self.deadline_ns().is_none_or(|next_ns| next_ns > now_ns), "it has passed");
     }
 
-    fn durable(&self) -> Sequence {
-        Sequence(self.durable)
+    fn forget(&mut self, ticket: Ticket) {
+        if !LATE || ticket == Ticket::ROOM {
+            return self.inner.forget(ticket);
+        }
+        let known = self.late.tickets.remove(&ticket.0);
+        assert!(known.is_some(), "I1: a ticket is given back once");
+        self.late.fresh.retain(|(fresh, _)| *fresh != ticket.0);
+        self.late.ends.retain(|(_, waiting)| *waiting != ticket.0);
+    }
+
+    fn durable(&self) -> &Arc<DurableWord> {
+        &self.durable
     }
 
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {

@@ -148,7 +148,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         let (reader, round) = (&self.readers[usize::from(owner)], &core.registration);
         let mut dead_found = DeadFound::default();
         match reader.read(key, guess, &GetTerms::VALUE, round, &self.now, &mut dead_found) {
-            ReadAnswer::Done(outcome) => copy_out::<VALUE_BYTES, _>(outcome.value),
+            ReadAnswer::Done(outcome, _) => copy_out::<VALUE_BYTES, _>(outcome.value),
             ReadAnswer::AskOwner => panic!("no item is large, and none moves for long"),
         }
     }

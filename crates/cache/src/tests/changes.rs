@@ -56,10 +56,10 @@ impl Store {
         let terms = GetTerms { notes_access: false, ..GetTerms::VALUE };
         round.wake();
         match reader.read(&key, None, &terms, &round, &now, &mut DeadFound::default()) {
-            ReadAnswer::Done(Outcome { value: Value::Inline(value), .. }) => {
+            ReadAnswer::Done(Outcome { value: Value::Inline(value), .. }, _) => {
                 assert_eq!(value, copy.value, "{name} is dropped before it changes");
             }
-            ReadAnswer::Done(_) => panic!("{name} is dropped before it is gone"),
+            ReadAnswer::Done(..) => panic!("{name} is dropped before it is gone"),
             ReadAnswer::AskOwner => {}
         }
         round.sleep();

@@ -120,7 +120,7 @@ impl Pair {
     fn read(&mut self, key: &[u8], terms: &GetTerms, now: &Now) -> Option<Told> {
         let key = self.hasher.key(key);
         match self.reader.read(&key, None, terms, &self.round, now, &mut self.dead_found) {
-            ReadAnswer::Done(outcome) => Some(told(outcome)),
+            ReadAnswer::Done(outcome, _) => Some(told(outcome)),
             ReadAnswer::AskOwner => None,
         }
     }
@@ -356,7 +356,7 @@ fn hammer(bytes: u64) -> Seen {
                     let key = hasher.key(&bytes);
                     let answer =
                         reader.read(&key, None, &GetTerms::VALUE, &round, &now, &mut dead_found);
-                    let ReadAnswer::Done(outcome) = answer else { continue };
+                    let ReadAnswer::Done(outcome, _) = answer else { continue };
                     let Value::Inline(value) = outcome.value else {
                         seen.misses += u64::from(known > 0);
                         continue;

@@ -601,8 +601,7 @@ impl Connection {
         let is_begun = self.input.is_begun() || self.exchange.is_begun();
         self.phase == Phase::Reading
             && !(is_in_a_list || has_work || is_begun)
-            && self.outbox.owed_bytes() == 0
-            && !self.outbox.awaits_answers()
+            && self.outbox.is_empty()
     }
 
     /// Whether the peer has closed its sending side, and no more of its input will be served. A

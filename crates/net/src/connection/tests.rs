@@ -3,7 +3,7 @@
 use super::*;
 use crate::mechanism::Mechanisms;
 use crate::sasl::{SaslMessage, SaslStep};
-use crate::{AnswerRoom, BlockPool, ConnectionIndex, Resume, Slots, USERS_KEY_BYTES, Users};
+use crate::{AnswerRoom, BlockPool, ConnectionIndex, Fence, Resume, Slots, USERS_KEY_BYTES, Users};
 
 const NOW: u32 = 5;
 
@@ -34,7 +34,7 @@ fn each_wait_ends_with_its_own_cause() {
     let slot = open.outbox.await_answers(answers, ConnectionIndex(0).into(), &mut slots);
     open.pause(Waiting::Answers);
     assert!(!open.may_resume());
-    open.outbox.answered(slot, 0, &mut slots);
+    open.outbox.answered(slot, 0, None, &mut slots);
     assert!(open.may_resume());
     open.resume(NOW);
 
@@ -214,4 +214,38 @@ fn marks_say_whether_it_was_listed_before() {
     assert!(open.mark_resumable() && !open.mark_resumable());
     open.clear_resumable();
     assert!(open.mark_resumable());
+}
+
+#[test]
+fn nothing_is_sent_behind_a_fence_until_it_is_reached() {
+    let (mut outbox, mut pool, mut slots) = (Outbox::new(), BlockPool::new(), Slots::<()>::new());
+    let client = || ConnectionIndex(0).into();
+    let fence = |engine, sequence| Fence { engine, sequence };
+    let mut put = |outbox: &mut Outbox, slots: &mut Slots<()>, text: &[u8]| {
+        outbox.text(text, client(), &mut pool, slots);
+    };
+    put(&mut outbox, &mut slots, b"hit ");
+    assert!(outbox.fence(fence(1, 5), client(), &mut slots));
+    put(&mut outbox, &mut slots, b"set ");
+    assert!(!outbox.fence(fence(1, 5), client(), &mut slots), "one commit has one fence");
+    put(&mut outbox, &mut slots, b"set hit ");
+    let room = AnswerRoom { line_bytes: 100, value_bytes: 0 };
+    let parked = outbox.await_answers((1, room), client(), &mut slots);
+    assert!(outbox.fence(fence(2, 5), client(), &mut slots));
+    put(&mut outbox, &mut slots, b"other ");
+    outbox.text_into(parked, b"parked ", &mut slots);
+    outbox.answered(parked, 0, Some(fence(1, 6)), &mut slots);
+    assert!(!outbox.awaits_answers() && !outbox.is_empty());
+    let mut sent = |engine: u16, sequence: u64| {
+        let is_reached = |fence: Fence| fence.engine == engine && fence.sequence <= sequence;
+        outbox.settle(&mut pool, &mut slots, is_reached);
+        String::from_utf8(outbox.pieces().collect::<Vec<_>>().concat()).expect("text")
+    };
+    assert_eq!(sent(2, 9), "hit ", "it is a fence of another engine");
+    assert_eq!(sent(1, 4), "hit ");
+    assert_eq!(sent(1, 5), "hit set set hit ");
+    assert_eq!(sent(2, 9), "hit set set hit ");
+    assert_eq!(sent(1, 6), "hit set set hit parked ");
+    assert_eq!(sent(2, 5), "hit set set hit parked other ");
+    assert_eq!(outbox.slots_in_use(), 0);
 }

@@ -18,7 +18,9 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use kachel_engine::{INLINE_VALUE_BYTES_MAX, ReadValue};
 use kachel_io::{DATAGRAM_BYTES_MAX, DATAGRAMS_MAX, DatagramPeer, Io, Lent};
-use kachel_net::{Asker, EXCHANGES_MAX, EndpointIndex, ExchangeIndex, ReplyState, is_answerable};
+use kachel_net::{
+    Asker, EXCHANGES_MAX, EndpointIndex, ExchangeIndex, Fence, ReplyState, is_answerable,
+};
 use kachel_wire::request::Request;
 use kachel_wire::{FRAME_BYTES, Frame, Reply, binary_head};
 
@@ -158,6 +160,7 @@ impl Datagrams {
         io: &mut impl Io,
         context: &Context,
         clients: &mut Clients<P>,
+        is_reached: impl Fn(Fence) -> bool,
     ) {
         if clients.exchanges.is_empty() {
             return;
@@ -167,7 +170,9 @@ impl Datagrams {
         let mut open = std::mem::take(&mut clients.exchanges);
         open.retain(|&exchange| {
             let Clients { connections, slots, blocks, .. } = clients;
-            let reply = connections.exchanges.reply(io, exchange, datagrams_max, (blocks, slots));
+            let pools = (blocks, slots);
+            let exchanges = &mut connections.exchanges;
+            let reply = exchanges.reply(io, exchange, datagrams_max, pools, &is_reached);
             let ReplyState::Sent { bytes, is_too_long } = reply else {
                 narrow(context, clients, exchange);
                 clients.resume_if_free(exchange);

@@ -7,6 +7,7 @@
 //! Invariants:
 //! - I1  Replies are sent after all engines were released and their statistics published. So a
 //!   change is acknowledged only when other cores can see it and `stats` counts it, on every core.
+//!   A reply with a fence is sent after its change is durable.
 //! - I2  A connection that closes gives back its blocks, its slots, its upload and its charges.
 
 use kachel_engine::{Engine, ReadValue};
@@ -40,7 +41,8 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             if !open.clear_dirty() {
                 continue; // clients, I1: an earlier connection was listed at this index.
             }
-            open.outbox_mut().settle(blocks, slots);
+            let engines = self.engines;
+            open.outbox_mut().settle(blocks, slots, |fence| engines.is_reached(fence)); // I1
             debug_assert!(open.ready().is_none(), "what was ready is served before it is sent to");
             if open.outbox().has_unsent() {
                 let socket = open.socket();

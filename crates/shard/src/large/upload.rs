@@ -20,7 +20,9 @@
 //! - I4  A value that is whole is stored in the same tick, unless there is no record to park its
 //!   request. A value without an end of its own may be whole without further input.
 
-use kachel_engine::{Block, Common as _, Engine, Key, KeyHashes, ReceiveValue as _, Room, Verb};
+use kachel_engine::{
+    Block, Common as _, Engine, Key, KeyHashes, ReceiveValue as _, Room, Ticket, Verb,
+};
 use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
@@ -30,6 +32,7 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::observe::counters::Counters;
 use crate::request::apply::{Applier, room_for_answer};
+use crate::request::reply::ReplySink as _;
 use crate::waiting::engines::{Engines, Entered};
 use crate::waiting::parked::Ask;
 use crate::waiting::records::{NoRecord, Outgoing, Records};
@@ -376,9 +379,9 @@ impl<'a, E: Engine> Values<'a, E> {
         if let Some(engine) = &mut engine {
             let mut block = Block::Upload(upload);
             let Some(mut sink) = self.clients.answering(connection) else { return Ok(()) };
-            let applier = Applier { engine: &mut **engine, context };
+            let applier = Applier { engine: &mut **engine, shard: owner, context };
             let applied = applier.request(request, key, &mut block, None, &mut sink);
-            match applied.at_once() {
+            match applied {
                 Ok(value) => {
                     assert!(value.is_none(), "the reply to a store shows no value");
                     return Ok(());
@@ -397,7 +400,10 @@ impl<'a, E: Engine> Values<'a, E> {
         let Self { engines, clients, records, .. } = self;
         let mut work = match records.prepare(context, clients, connection.into(), owner, outgoing) {
             Ok(work) => work,
-            Err(none) => return Err((none, upload)),
+            Err(none) => {
+                forget(engine.as_deref_mut(), ticket);
+                return Err((none, upload));
+            }
         };
         (work.upload, work.ticket) = (Some(upload), ticket);
         match &mut engine {
@@ -408,12 +414,11 @@ impl<'a, E: Engine> Values<'a, E> {
     }
 
     /// Takes the engine of a shard for a request of this connection. `None` if this core may not
-    /// take it, another core holds it, or the request would overtake an earlier one; and always if
-    /// the engine may delay requests, because these must have a record.
+    /// take it, another core holds it, or the request would overtake an earlier one.
     fn take(&self, connection: ClientIndex, owner: u16, key: Key<'_>) -> Option<Entered<'a, E>> {
         let Self { context, engines, .. } = *self;
         debug_assert!(owner < context.shards(), "a shard of this process");
-        if E::DELAYS || !engines.may_take(owner, context) {
+        if !engines.may_take(owner, context) {
             return None;
         }
         let mut engine = engines.take(owner, context)?;
@@ -475,21 +480,47 @@ impl<'a, E: Engine> Values<'a, E> {
         let (context, is_meta) = (self.context, request.is_meta());
         let key = context.hasher.key(key_of(request, &mut space));
         let owner = context.hasher.owner(key.hashes());
-        if let Some(mut engine) = self.take(connection, owner, key) {
+        let mut engine = self.take(connection, owner, key);
+        let mut ticket = None;
+        if let Some(engine) = &mut engine {
             let descriptor =
                 if context.log.is_on() { context.log.descriptor(connection) } else { 0 };
-            let removed =
-                Applier { engine: &mut *engine, context }.removal(key, is_meta, None, descriptor);
-            assert!(removed.is_ok(), "a delete waits for no room");
-            return Ok(());
+            let applier = Applier { engine: &mut **engine, shard: owner, context };
+            match applier.removal(key, is_meta, None, descriptor) {
+                Ok(durability) => {
+                    // The refusal is a later reply, so it waits for the removal.
+                    let sink = self.clients.answering(connection);
+                    sink.into_iter().for_each(|mut sink| sink.depends_on(owner, durability));
+                    return Ok(());
+                }
+                Err(given) => ticket = Some(given),
+            }
         }
         let Self { engines, clients, records, .. } = self;
         let (ask, text, room) = (Ask::Removal { is_meta }, key.bytes(), AnswerRoom::default());
         let outgoing = Outgoing { ask, text, key: Some(key), reads_value: false, room };
         // The refusal is a later reply, so it is sent after the answer to this request.
-        let work = records.prepare(context, clients, connection, owner, outgoing)?;
-        drop(engines.park(work, context));
+        let mut work = match records.prepare(context, clients, connection, owner, outgoing) {
+            Ok(work) => work,
+            Err(none) => {
+                forget(engine.as_deref_mut(), ticket);
+                return Err(none);
+            }
+        };
+        work.ticket = ticket;
+        match &mut engine {
+            Some(engine) => engine.backlog().push(work),
+            None => drop(engines.park(work, context)),
+        }
         Ok(())
+    }
+}
+
+/// Gives a ticket back to the engine that gave it.
+#[cold]
+fn forget<E: Engine>(engine: Option<&mut E>, ticket: Option<Ticket>) {
+    if let (Some(engine), Some(ticket)) = (engine, ticket) {
+        engine.forget(ticket);
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) struct ItemBefore {
     pub(crate) ttl_s: Option<u32>,
 }
 
-/// The item under `key`. Cost: a lookup.
+/// The item under `key`, as far as it is in memory. Cost: a lookup.
 #[cold]
 pub(crate) fn look_before<E: Engine>(
     engine: &mut E,
@@ -102,20 +102,22 @@ pub(crate) fn look_before<E: Engine>(
     sizes: &Sizes,
     now: &Now,
 ) -> ItemBefore {
-    debug_assert!(!E::DELAYS, "a ticket of this lookup would be lost");
     let wanted = Wanted::VALUE_BYTES.with(Wanted::CLIENT_FLAGS).with(Wanted::TTL);
     let (value, notes_access) = (ValueWanted::No, false);
     let terms = GetTerms { value, notes_access, wanted, ..GetTerms::VALUE };
-    match engine.read(key, &terms, None, now) {
+    let ticket = match engine.read(key, &terms, None, now) {
         Answer::Done(Outcome { verdict: Verdict::Hit(facts), .. }, _) => {
             let Facts { value_bytes, client_flags, ttl_before, .. } = facts;
             let class = sizes.of(key.bytes().len(), value_bytes, client_flags);
             debug_assert!(class > 0, "an item has a class");
             let ttl_s = ttl_before.and_then(|ttl| u32::try_from(ttl).ok());
-            ItemBefore { is_there: true, class, value_bytes, ttl_s }
+            return ItemBefore { is_there: true, class, value_bytes, ttl_s };
         }
-        _ => ItemBefore::default(),
-    }
+        Answer::Done(..) => return ItemBefore::default(),
+        Answer::Later(ticket) => ticket,
+    };
+    engine.forget(ticket); // What is not in memory is not fetched to be counted.
+    ItemBefore::default()
 }
 
 impl ByClass {

@@ -105,36 +105,17 @@ pub(crate) fn answer_operation<P>(
     value.map(|value| LargeValue { value, end: request.value_end() })
 }
 
-/// The result of passing a request to the engine.
-#[derive(Debug)]
-#[must_use]
-pub(crate) enum Applied<P> {
-    /// The request was executed and counted, and its reply is formatted. The value, if there is
-    /// one, must follow the text.
-    Answered(Option<LargeValue<P>>, Durability),
-    /// The request was not executed (I1).
-    Later(Ticket),
-}
-
-impl<P> Applied<P> {
-    /// The value that follows the reply, where replies need not become durable.
-    ///
-    /// Errors: the request was not executed, because room for its item is on its way.
-    #[inline]
-    pub(crate) fn at_once(self) -> Result<Option<LargeValue<P>>, Ticket> {
-        match self {
-            Self::Answered(value, Durability::Now) => Ok(value),
-            Self::Later(ticket) => Err(ticket),
-            Self::Answered(_, Durability::At(_)) => {
-                unreachable!("this engine promises no durability")
-            }
-        }
-    }
-}
+/// The result of passing a request to the engine. If the request was executed, it was counted and
+/// its reply is formatted; the value, if there is one, must follow the text.
+///
+/// Errors: the engine delays the request, and nothing was done (I1).
+pub(crate) type Applied<P> = Result<Option<LargeValue<P>>, Ticket>;
 
 /// The engine of a shard, and the context in which it executes requests.
 pub(crate) struct Applier<'a, E> {
     pub(crate) engine: &'a mut E,
+    /// The shard of the engine.
+    pub(crate) shard: u16,
     pub(crate) context: &'a Context,
 }
 
@@ -149,15 +130,14 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
-        let Self { engine, context } = self;
+        let Self { engine, shard, context } = self;
         let sampled = context.samples().then(|| context.look_before(engine, &operation));
         match engine.execute(&operation, block, ticket, &context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
-                let value =
-                    answer_operation(context, request, &operation, sampled, verdict, value, sink);
-                Applied::Answered(value, durability)
+                sink.depends_on(shard, durability);
+                Ok(answer_operation(context, request, &operation, sampled, verdict, value, sink))
             }
-            Answer::Later(ticket) => Applied::Later(ticket), // I1
+            Answer::Later(ticket) => Err(ticket), // I1
         }
     }
 
@@ -210,15 +190,14 @@ impl<E: Engine> Applier<'_, E> {
         if reply.form.is_lease() {
             return self.lease(key, reply, ticket, sink);
         }
-        debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
         let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
         match self.engine.read(&key, &get_terms, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
+                sink.depends_on(self.shard, durability);
                 let touches = ttl.is_some();
-                let value = answer_key(self.context, &key, reply, touches, verdict, value, sink);
-                Applied::Answered(value, durability)
+                Ok(answer_key(self.context, &key, reply, touches, verdict, value, sink))
             }
-            Answer::Later(ticket) => later::<E>(ticket),
+            Answer::Later(ticket) => later(ticket),
         }
     }
 
@@ -238,17 +217,16 @@ impl<E: Engine> Applier<'_, E> {
         let now = self.context.now();
         match self.engine.execute(&operation, &mut Block::None, ticket, &now) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
+                sink.depends_on(self.shard, durability);
                 let key = &operation.key;
-                let value = answer_key(self.context, key, reply, false, verdict, value, sink);
-                Applied::Answered(value, durability)
+                Ok(answer_key(self.context, key, reply, false, verdict, value, sink))
             }
-            Answer::Later(ticket) => Applied::Later(ticket), // I1
+            Answer::Later(ticket) => Err(ticket), // I1
         }
     }
 }
 
 #[cold]
-fn later<E: Engine>(ticket: Ticket) -> Applied<E::Pinned> {
-    assert!(E::DELAYS, "only an engine that delays any request delays a retrieval");
-    Applied::Later(ticket)
+fn later<P>(ticket: Ticket) -> Applied<P> {
+    Err(ticket) // I1
 }

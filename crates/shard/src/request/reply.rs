@@ -3,11 +3,12 @@
 //! Upstream:   `apply`, and all stages that answer a client.
 //! Downstream: `net`'s outbox; `parked`.
 
-use kachel_engine::{INLINE_VALUE_BYTES_MAX, ReadValue};
-use kachel_net::{BlockPool, ClientIndex, Outbox, Slots, Source, Stream};
+use kachel_engine::{Durability, INLINE_VALUE_BYTES_MAX, ReadValue};
+use kachel_net::{BlockPool, ClientIndex, Fence, Outbox, Slots, Source, Stream};
 use kachel_stdx::Held;
 use kachel_wire::Sink;
 
+use crate::fences::Fences;
 use crate::observe::log::Log;
 
 /// A target for a reply that may contain a value.
@@ -17,6 +18,19 @@ pub(crate) trait ReplySink: Sink {
 
     /// The descriptor of the client, for the log. Only known while somebody watches.
     fn descriptor(&self, log: &Log) -> i32;
+
+    /// Notes, before the reply is formatted, when the changes of an engine are durable on which the
+    /// reply depends.
+    fn depends_on(&mut self, engine: u16, durability: Durability);
+}
+
+/// What must come before a reply is sent that depends on changes of an engine.
+#[inline]
+pub(crate) fn fence_of(engine: u16, durability: Durability) -> Option<Fence> {
+    match durability {
+        Durability::Now => None,
+        Durability::At(sequence) => Some(Fence { engine, sequence: sequence.0 }),
+    }
 }
 
 /// A large value that is sent to a client.
@@ -50,6 +64,7 @@ pub(crate) struct ToClient<'a, P> {
     pub(crate) outbox: &'a mut Outbox,
     pub(crate) slots: &'a mut Slots<LargeValue<P>>,
     pub(crate) blocks: &'a mut BlockPool,
+    pub(crate) fences: &'a mut Fences,
     pub(crate) connection: ClientIndex,
 }
 
@@ -83,22 +98,40 @@ impl<P> ReplySink for ToClient<'_, P> {
     fn descriptor(&self, log: &Log) -> i32 {
         log.descriptor(self.connection)
     }
+
+    #[inline]
+    fn depends_on(&mut self, engine: u16, durability: Durability) {
+        if let Some(fence) = fence_of(engine, durability)
+            && self.outbox.fence(fence, self.connection, self.slots)
+        {
+            self.fences.add(fence, self.connection);
+        }
+    }
 }
 
 /// The answer to a parked request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AnswerText {
     pub(crate) text: Vec<u8>,
     /// Bytes of the longest value that the receiver of the answer keeps room for.
     pub(crate) value_bytes_max: u16,
     /// The descriptor of the client, if somebody watched when the request was parked.
     pub(crate) descriptor: i32,
+    /// When the changes are durable on which the answer depends.
+    pub(crate) durability: Durability,
+}
+
+impl Default for AnswerText {
+    fn default() -> Self {
+        Self::with_capacity(0)
+    }
 }
 
 impl AnswerText {
     /// An empty answer with memory for `bytes` bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self { text: Vec::with_capacity(bytes), value_bytes_max: 0, descriptor: 0 }
+        let text = Vec::with_capacity(bytes);
+        Self { text, value_bytes_max: 0, descriptor: 0, durability: Durability::Now }
     }
 
     /// Begins the next answer.
@@ -106,6 +139,7 @@ impl AnswerText {
     pub(crate) fn begin(&mut self, value_bytes_max: u16) {
         self.text.clear();
         self.value_bytes_max = value_bytes_max;
+        self.durability = Durability::Now;
     }
 }
 
@@ -125,5 +159,10 @@ impl ReplySink for AnswerText {
     #[cold]
     fn descriptor(&self, _log: &Log) -> i32 {
         self.descriptor
+    }
+
+    #[inline]
+    fn depends_on(&mut self, _engine: u16, durability: Durability) {
+        self.durability = durability; // The core of the client has its fence.
     }
 }

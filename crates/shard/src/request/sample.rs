@@ -55,7 +55,7 @@ impl Context {
         operation: &Operation<'_>,
     ) -> ItemBefore {
         debug_assert!(!operation.key.bytes().is_empty(), "a key has bytes");
-        if E::DELAYS || !(tells_no_lengths(&operation.verb) || self.log.is_on()) {
+        if !(tells_no_lengths(&operation.verb) || self.log.is_on()) {
             return ItemBefore::default();
         }
         look_before(engine, &operation.key, &self.sizes, &self.now())

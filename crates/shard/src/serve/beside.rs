@@ -90,7 +90,7 @@ impl Core {
         guess: Option<GuessOf<E>>,
     ) -> Option<Beside<'a, E>> {
         let reader = held.readers().get(usize::from(shard))?;
-        Some(Beside { reader, guess, core: &self.registration, _held: held, context })
+        Some(Beside { reader, shard, guess, core: &self.registration, _held: held, context })
     }
 }
 
@@ -111,6 +111,7 @@ pub(crate) fn guess<R: ReadBeside>(
 pub(crate) struct Beside<'a, E: Engine> {
     /// The items of the shard that owns the key.
     pub(crate) reader: &'a E::Reader,
+    shard: u16,
     /// Where the item probably is.
     guess: Option<GuessOf<E>>,
     /// The registration of this core, awake (B1).
@@ -122,12 +123,18 @@ pub(crate) struct Beside<'a, E: Engine> {
 
 impl<'a, E: Engine> Beside<'a, E> {
     #[inline(always)]
-    fn read(&self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
-        let Self { reader, guess, core, context, .. } = self;
+    fn read(
+        &self,
+        key: &Key<'_>,
+        terms: &GetTerms,
+        sink: &mut impl ReplySink,
+    ) -> Option<Outcome<'a, E::Pinned>> {
+        let Self { reader, shard, guess, core, context, .. } = self;
         debug_assert!(core.is_awake(), "B1");
         let mut found = DeadFound::default();
         match reader.read(key, *guess, terms, core, &context.now(), &mut found) {
-            ReadAnswer::Done(outcome) => {
+            ReadAnswer::Done(outcome, durability) => {
+                sink.depends_on(*shard, durability);
                 context.note_dead_beside(found);
                 Some(outcome)
             }
@@ -168,7 +175,7 @@ impl<'a, E: Engine> Beside<'a, E> {
         touches: bool,
         sink: &mut impl ReplySink,
     ) -> bool {
-        let Some(Outcome { verdict, value }) = self.read(key, terms) else { return false };
+        let Some(Outcome { verdict, value }) = self.read(key, terms, sink) else { return false };
         self.context.counters.reads_beside.add(1);
         let pinned = answer_key(self.context, key, reply, touches, &verdict, value, sink);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
@@ -186,7 +193,7 @@ impl<'a, E: Engine> Beside<'a, E> {
     ) -> bool {
         let operation = request.operation(key, sink.value_bytes_max());
         let Verb::Get(terms) = &operation.verb else { return false };
-        let Some(Outcome { verdict, value }) = self.read(&key, terms) else { return false };
+        let Some(Outcome { verdict, value }) = self.read(&key, terms, sink) else { return false };
         let context = self.context;
         context.counters.reads_beside.add(1);
         // A read changes no item, so the item need not be looked up before.

@@ -116,9 +116,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
             return Ok(()); // beside, B2
         }
-        // A request that an engine may delay always has a record.
-        if !E::DELAYS
-            && let Some(entered) = held.get(staged.owner)
+        if let Some(entered) = held.get(staged.owner)
             && (!awaits || entered.may_pass(staged.hashes.secret))
         {
             debug_assert!(!entered.is_worked_out(), "work, W2");
@@ -135,7 +133,7 @@ impl<E: Engine> CarryingOut<'_, E> {
             }
             return Ok(());
         }
-        let may_read = !E::DELAYS && is_own && !awaits && !held.has(staged.owner);
+        let may_read = is_own && !awaits && !held.has(staged.owner);
         if may_read {
             // The batch may have begun with this engine, and so with a core that is no reader. The
             // engine was released since (work, W2), and another core has taken it.
@@ -150,7 +148,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     /// Parks a request (I4). If the engine has delayed it, there is a ticket, and this core holds
     /// the engine.
     ///
-    /// Errors: there is no record, and nothing was done.
+    /// Errors: there is no record, and nothing was done. The ticket was given back.
     #[cold]
     fn park(
         &mut self,
@@ -161,15 +159,21 @@ impl<E: Engine> CarryingOut<'_, E> {
         ticket: Option<Ticket>,
     ) -> Result<(), NoRecord> {
         debug_assert!(staged.owner < self.context.shards(), "a shard of this process");
-        let Some(mut work) = self.record(connection, batch, staged)? else { return Ok(()) };
-        work.ticket = ticket;
-        held.park(work);
-        Ok(())
+        let record = self.record(connection, batch, staged);
+        if let Ok(Some(mut work)) = record {
+            work.ticket = ticket;
+            held.park(work);
+            return Ok(());
+        }
+        if let Some(ticket) = ticket {
+            held.forget(staged.owner, ticket);
+        }
+        record.map(|_gone| ())
     }
 
     /// Applies a request to an engine that this core holds.
     ///
-    /// Errors: room for the item is on its way, and nothing was done.
+    /// Errors: the engine delays it, and nothing was done.
     #[inline]
     fn apply(
         &mut self,
@@ -180,7 +184,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     ) -> Result<(), Ticket> {
         let key = batch.key(staged);
         let Some(mut sink) = self.clients.answering(connection) else { return Ok(()) };
-        let applier = Applier { engine, context: self.context };
+        let applier = Applier { engine, shard: staged.owner, context: self.context };
         let applied = match &staged.work {
             Work::Key { from_here, last } => {
                 applier.key(key, ReadTerms::of(from_here, *last), None, &mut sink)
@@ -190,7 +194,7 @@ impl<E: Engine> CarryingOut<'_, E> {
                 applier.request(request, key, &mut Block::Bytes(block), None, &mut sink)
             }
         };
-        if let Some(value) = applied.at_once()? {
+        if let Some(value) = applied? {
             sink.value(value);
         }
         Ok(())

@@ -12,7 +12,12 @@
 //! - I2  An item is copied only if a plain read of it has the reply that the copy gives: no stale
 //!   item, none that somebody refills, none whose key was sent in base64.
 
-use kachel_engine::{Answer, CopiedItem, Engine, GetTerms, Outcome, Value, Verdict, Wanted};
+use std::sync::Arc;
+
+use kachel_engine::{
+    Answer, CopiedItem, Copies, Durability, Engine, FlushStamp, GetTerms, Key, Now, Outcome, Value,
+    Verdict, Wanted,
+};
 
 use crate::context::Context;
 use crate::request::batch::{Batch, Ready, Staged};
@@ -50,7 +55,6 @@ fn copy_if_hot<E: Engine>(
     staged: &Staged<'_>,
 ) {
     let Some(copies) = &context.shared.options.copies else { return };
-    debug_assert!(!E::DELAYS, "only items in memory are copied");
     let key = batch.key(staged);
     if !staged.is_read || !staged.reads_value || !copies.is_hot(key.secret_hash()) {
         return;
@@ -59,9 +63,23 @@ fn copy_if_hot<E: Engine>(
     let Some(engine) = held.get(staged.owner) else { return };
     let terms = GetTerms { notes_access: false, wanted: WANTED, ..GetTerms::VALUE };
     let now = context.now();
-    let Answer::Done(Outcome { verdict, value }, _) = engine.read(&key, &terms, None, &now) else {
-        return;
+    let ticket = match engine.read(&key, &terms, None, &now) {
+        // An item that is not durable is not copied: its copy would be sent without a fence.
+        Answer::Done(outcome, Durability::Now) => return publish(copies, stamp, key, outcome, now),
+        Answer::Done(_, Durability::At(_)) => return,
+        Answer::Later(ticket) => ticket,
     };
+    engine.forget(ticket); // Only items in memory are copied.
+}
+
+/// Copies an item that was read.
+fn publish<P>(
+    copies: &Arc<dyn Copies>,
+    stamp: FlushStamp,
+    key: Key<'_>,
+    Outcome { verdict, value }: Outcome<'_, P>,
+    now: Now,
+) {
     let (Verdict::Hit(facts), Value::Inline(value)) = (verdict, value) else { return };
     if facts.stale || facts.win_sent || facts.protocol_mark != Some(false) {
         return; // I2

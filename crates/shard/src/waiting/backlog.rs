@@ -5,10 +5,9 @@
 //! Downstream: the engine; `engines` hands the executed requests back to their cores.
 //!
 //! ```text
-//!                 +-- executed, durable now ---------------------> done
-//! queue, waiters -+-- executed, at a sequence --> undurable --(durable)--> done
-//!      ^          +-- Later --> waiters --+
-//!      +------(its ticket is named)-------+
+//! queue, waiters --+-- executed --> done
+//!      ^           +-- Later --> waiters --+
+//!      +-------(its ticket is named)-------+
 //!
 //! pieces of listings --(one a tick, by the core of the shard)--> done
 //! ```
@@ -19,15 +18,14 @@
 //! Invariants:
 //! - B1  Requests about one key are executed in the order in which they came: while one of them is
 //!   delayed, later ones of the backlog are delayed as well.
-//! - B2  Replies leave `undurable` in the order of their sequences.
-//! - B3  A backlog contains only records, of which each core has a limited number (`records`). So
+//! - B2  A backlog contains only records, of which each core has a limited number (`records`). So
 //!   it needs no bound of its own.
-//! - B4  Before a core releases the engine, it has asked whether the room is there that requests
+//! - B3  Before a core releases the engine, it has asked whether the room is there that requests
 //!   wait for (`room_unasked`), with the call of `calls` armed. So such a request is called, or it
 //!   is ready.
 
 use arrayvec::ArrayVec;
-use kachel_engine::{BATCH_MAX, Durability, Engine, Sequence, Ticket};
+use kachel_engine::{BATCH_MAX, Engine, Ticket};
 use kachel_stdx::{Chain, Work};
 
 use crate::context::Context;
@@ -42,10 +40,8 @@ pub(crate) struct Backlog<E: Engine> {
     queue: Chain<Parked<E>>,
     /// Requests that the engine delays.
     waiters: Waiters<E>,
-    /// Whether a request has begun to wait for room, and the engine was not asked since (B4).
+    /// Whether a request has begun to wait for room, and the engine was not asked since (B3).
     room_unasked: bool,
-    /// Requests whose change is not durable yet, in the order of their sequences (B2).
-    undurable: Chain<Parked<E>>,
     /// Pieces of listings, for the core of the shard.
     pieces: Chain<Parked<E>>,
 }
@@ -77,7 +73,6 @@ impl<E: Engine> Backlog<E> {
             queue: Chain::new(),
             waiters: Waiters::new(),
             room_unasked: false,
-            undurable: Chain::new(),
             pieces: Chain::new(),
         }
     }
@@ -92,10 +87,9 @@ impl<E: Engine> Backlog<E> {
             && !self.room_unasked
     }
 
-    /// The number of requests that the engine delays, and of replies that are not durable yet.
-    /// Cost: a step for each reply.
-    pub(crate) fn delayed_count(&self) -> usize {
-        self.waiters.count() + self.undurable.iter().count()
+    /// The number of requests that the engine delays. Cost: a load.
+    pub(crate) const fn delayed_count(&self) -> usize {
+        self.waiters.count()
     }
 
     /// Whether a request about this key, of a connection whose earlier requests may be here, would
@@ -118,7 +112,7 @@ impl<E: Engine> Backlog<E> {
     }
 
     fn note_ticket(&mut self, ticket: Option<&Ticket>) {
-        self.room_unasked |= ticket == Some(&Ticket::ROOM); // B4
+        self.room_unasked |= ticket == Some(&Ticket::ROOM); // B3
     }
 
     /// Notes that the engine has named a ticket as ready.
@@ -127,7 +121,7 @@ impl<E: Engine> Backlog<E> {
     }
 
     /// Asks the engine whether the room is there that requests wait for, if it was not asked since
-    /// the last of them began to wait (B4). Wakes them if it is there, or if it was called.
+    /// the last of them began to wait (B3). Wakes them if it is there, or if it was called.
     pub(crate) fn ask_for_room(&mut self, engine: &mut E, calls: &Calls) {
         if calls.take_room() {
             self.room_unasked = false;
@@ -210,25 +204,12 @@ impl<E: Engine> Backlog<E> {
         if is_behind || !work.execute(context, engine) {
             self.delay(work); // B1
         } else {
-            self.executed(work, done);
+            done.push(work);
         }
     }
 
-    /// Adds a request that was executed to `done`, or to `undurable` if its change is not durable.
-    fn executed(&mut self, work: Work<Parked<E>>, done: &mut Chain<Parked<E>>) {
-        match work.durability {
-            Durability::Now => done.push(work),
-            Durability::At(sequence) => {
-                let is_newest = |other: &Parked<E>| is_durable(other, sequence);
-                debug_assert!(self.undurable.iter().all(is_newest), "B2: sequences only grow");
-                self.undurable.push(work);
-            }
-        }
-    }
-
-    /// Executes the requests whose ticket was named, within `limit`. Adds to `done` those whose
-    /// answers may be sent, and those whose change has become durable. Returns how many were
-    /// executed, or delayed again.
+    /// Executes the requests whose ticket was named, within `limit`, and adds them to `done`.
+    /// Returns how many were executed, or delayed again.
     pub(crate) fn run_ready(
         &mut self,
         context: &Context,
@@ -236,10 +217,6 @@ impl<E: Engine> Backlog<E> {
         limit: RunLimit,
         done: &mut Chain<Parked<E>>,
     ) -> usize {
-        let durable = engine.durable();
-        while self.undurable.iter().next().is_some_and(|first| is_durable(first, durable)) {
-            self.undurable.pop().into_iter().for_each(|work| done.push(work));
-        }
         let mut taken = 0;
         while taken < limit.count
             && !limit.is_reached(engine)
@@ -248,7 +225,7 @@ impl<E: Engine> Backlog<E> {
             taken += 1;
             if work.execute(context, engine) {
                 self.waiters.finish(place);
-                self.executed(work, done);
+                done.push(work);
             } else {
                 self.note_ticket(work.ticket.as_ref());
                 self.waiters.delay(place, work); // B1: it stays the first of its key.
@@ -256,13 +233,5 @@ impl<E: Engine> Backlog<E> {
         }
         debug_assert!(taken <= limit.count, "a hold is bounded (engines, E1)");
         taken
-    }
-}
-
-/// Whether the change of an executed request is durable, if all up to `durable` are.
-fn is_durable<E: Engine>(work: &Parked<E>, durable: Sequence) -> bool {
-    match work.durability {
-        Durability::Now => true,
-        Durability::At(sequence) => sequence <= durable,
     }
 }

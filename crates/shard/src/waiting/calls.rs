@@ -1,5 +1,6 @@
 //! What calls the home core of an engine, besides the lock of the engine: room that has come, and
-//! a time that has come. Any core looks at it without the lock.
+//! a time that has come. And the cores that an advance of the durable word calls. Any core looks at
+//! it without the lock.
 //!
 //! Upstream:   `engines` arms the call for room and notes the deadline under the lock; the cores
 //!             that read items call.
@@ -21,7 +22,7 @@
 //!   engine, it marks the lock (`kachel_stdx::CombiningLock`, C4), and the holder takes the call or
 //!   wakes it.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 const QUIET: u8 = 0;
 const ARMED: u8 = 1;
@@ -34,12 +35,39 @@ pub(crate) const NEVER_NS: u64 = u64::MAX;
 pub(crate) struct Calls {
     room: AtomicU8,
     deadline_ns: AtomicU64,
+    /// A bit for each core that an advance wakes (`fences`, F2).
+    fenced: Box<[AtomicU64]>,
 }
 
 impl Calls {
-    /// Nothing calls, and nothing is armed.
-    pub(crate) const fn new() -> Self {
-        Self { room: AtomicU8::new(QUIET), deadline_ns: AtomicU64::new(NEVER_NS) }
+    /// Nothing calls, and nothing is armed. There are `cores` cores.
+    pub(crate) fn new(cores: usize) -> Self {
+        let fenced = (0..cores.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Self { room: AtomicU8::new(QUIET), deadline_ns: AtomicU64::new(NEVER_NS), fenced }
+    }
+
+    /// Has an advance wake a core. The caller looks at the durable word afterwards (`fences`, F2).
+    pub(crate) fn await_advance(&self, core: u16) {
+        let core = usize::from(core);
+        self.fenced[core / 64].fetch_or(1 << (core % 64), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the cores that wait for an advance, which the caller has made or seen (`fences`, F2).
+    /// Cost: a fence, and a load for 64 cores.
+    #[cold]
+    pub(crate) fn take_fenced(&self, mut wake: impl FnMut(u16)) {
+        fence(Ordering::SeqCst);
+        for (first, word) in (0..).step_by(64).zip(&self.fenced) {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut left = word.swap(0, Ordering::Relaxed);
+            while left != 0 {
+                wake(first + left.trailing_zeros() as u16);
+                left &= left - 1;
+            }
+        }
     }
 
     /// Under the lock: arms the call for room (K1).
@@ -94,7 +122,7 @@ mod tests {
 
     #[test]
     fn an_engine_is_called_once_each_time_it_is_armed() {
-        let calls = Calls::new();
+        let calls = Calls::new(1);
         assert!(!calls.call_room() && !calls.is_room_called(), "nothing waits");
         calls.arm_room();
         assert!(calls.call_room() && !calls.call_room() && calls.is_room_called());
@@ -102,5 +130,17 @@ mod tests {
         calls.arm_room();
         calls.disarm_room();
         assert!(!calls.call_room() && calls.deadline_ns() == NEVER_NS);
+    }
+
+    #[test]
+    fn each_core_that_waits_for_an_advance_is_woken_once() {
+        let calls = Calls::new(130);
+        for core in [0, 63, 64, 129, 64] {
+            calls.await_advance(core);
+        }
+        let mut woken = Vec::new();
+        calls.take_fenced(|core| woken.push(core));
+        calls.take_fenced(|core| panic!("{core} is woken twice"));
+        assert_eq!(woken, [0, 63, 64, 129]);
     }
 }

@@ -42,7 +42,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
-use kachel_engine::{ClassStats, DeadFound, Engine, LastDead};
+use kachel_engine::{ClassStats, DeadFound, DurableWord, Engine, LastDead, Sequence};
+use kachel_net::Fence;
 use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
 
 use crate::context::Context;
@@ -76,6 +77,8 @@ pub struct Engines<E: Engine> {
     doors: Vec<CachePadded<Door<E>>>,
     /// The readers of all engines, by the numbers of the shards. None with `erew`.
     readers: Vec<E::Reader>,
+    /// Up to which sequence the changes of each engine are durable.
+    durable: Vec<Arc<DurableWord>>,
     /// The counts of all engines by size class, by the numbers of the shards.
     pub(crate) counted: Vec<E::Reader>,
     /// The sums of these counts at the last `stats reset`, by class.
@@ -94,6 +97,8 @@ struct Kept<E: Engine> {
     backlog: Backlog<E>,
     /// The deadline of the engine, as `calls` has it.
     deadline_ns: u64,
+    /// The sequence up to which changes were durable when the engine was last released.
+    durable: Sequence,
 }
 
 /// Holds an engine, for tests in which all cores must find it held.
@@ -130,14 +135,26 @@ impl<E: Engine> Engines<E> {
         let readers = if crew { counted.clone() } else { Vec::new() };
         let mailboxes = Mailboxes::new(engines.len());
         let last_dead = engines.iter().map(|engine| Arc::clone(engine.last_dead())).collect();
-        let door = |engine| {
+        let durable = engines.iter().map(|engine| Arc::clone(engine.durable())).collect();
+        let cores = engines.len();
+        let door = |engine: E| {
             let (found, backlog) = (DeadFound::default(), Backlog::new());
-            let lock = Lock::new(Kept { engine, found, backlog, deadline_ns: NEVER_NS });
-            CachePadded::new(Door { lock, calls: Calls::new() })
+            let (durable, deadline_ns) = (engine.durable().sequence(), NEVER_NS);
+            let lock = Lock::new(Kept { engine, found, backlog, deadline_ns, durable });
+            CachePadded::new(Door { lock, calls: Calls::new(cores) })
         };
         let doors = engines.into_iter().map(door).collect();
         let counted_before = Mutex::new([ClassStats::default(); SizeClasses::MAX]);
-        Arc::new(Self { doors, readers, counted, counted_before, mailboxes, common, last_dead })
+        Arc::new(Self {
+            doors,
+            readers,
+            durable,
+            counted,
+            counted_before,
+            mailboxes,
+            common,
+            last_dead,
+        })
     }
 
     /// The last dead items that lookups have removed, by the numbers of the shards.
@@ -161,6 +178,22 @@ impl<E: Engine> Engines<E> {
     #[inline]
     pub(crate) fn readers(&self) -> &[E::Reader] {
         &self.readers
+    }
+
+    /// Up to which sequence the changes of an engine are durable.
+    #[inline]
+    pub(crate) fn durable(&self, engine: u16) -> &DurableWord {
+        &self.durable[usize::from(engine)]
+    }
+
+    /// Whether the changes that a reply waits for are durable. Cost: a load.
+    pub(crate) fn is_reached(&self, fence: Fence) -> bool {
+        self.durable(fence.engine).has_reached(Sequence(fence.sequence))
+    }
+
+    /// Has this core be woken when more changes of an engine are durable (`fences`, F2).
+    pub(crate) fn await_advance(&self, engine: u16, core: u16) {
+        self.calls(engine).await_advance(core);
     }
 
     /// Whether any core may take the engine of any shard (E3).
@@ -189,8 +222,8 @@ impl<E: Engine> Engines<E> {
         self.inspect_kept(shard, |kept| look(&kept.engine))
     }
 
-    /// The number of requests that the engine of a shard delays, and of replies that are not
-    /// durable yet. Waits until no core holds the engine.
+    /// The number of requests that the engine of a shard delays. Waits until no core holds the
+    /// engine.
     pub(crate) fn delayed_count(&self, shard: u16) -> usize {
         self.inspect_kept(shard, |kept| kept.backlog.delayed_count())
     }
@@ -490,10 +523,23 @@ impl<'l, E: Engine> Entered<'l, E> {
         executed
     }
 
-    /// Notes when the engine wants to be entered at the latest, and wakes its home core if that is
-    /// earlier than the home core knows. Cost: a comparison, if nothing has changed.
+    /// Notes the cores that the engine calls: those that wait for an advance of its durable word,
+    /// if there was one (`fences`, F2), and its home core, if the engine wants to be entered
+    /// earlier than the home core knows. Cost: two comparisons, if nothing has changed.
     #[inline]
-    fn note_deadline(&mut self) {
+    fn note_calls(&mut self) {
+        let Kept { engine, durable, .. } = self.kept();
+        let sequence = engine.durable().sequence();
+        if *durable != sequence {
+            debug_assert!(*durable < sequence, "contract, I3");
+            *durable = sequence;
+            let context = self.context;
+            self.engines.calls(self.shard).take_fenced(|core| {
+                if core != context.id {
+                    context.note_wake(core);
+                }
+            });
+        }
         let Kept { engine, deadline_ns, .. } = self.kept();
         let now_at_ns = engine.deadline_ns().unwrap_or(NEVER_NS);
         if now_at_ns != *deadline_ns {
@@ -516,7 +562,7 @@ impl<'l, E: Engine> Entered<'l, E> {
             let executed = self.work_off(limit);
             limit.count = limit.count.saturating_sub(executed.max(1)); // E1
             if self.backlog().is_idle() {
-                self.note_deadline();
+                self.note_calls();
                 self.count_hold();
                 let Some(guard) = self.guard.take() else { return };
                 match guard.release() {
@@ -527,7 +573,7 @@ impl<'l, E: Engine> Entered<'l, E> {
                 break;
             }
         }
-        self.note_deadline();
+        self.note_calls();
         self.count_hold();
         self.guard.take().into_iter().for_each(Guard::release_leaving);
         self.wake_home(true);
@@ -571,7 +617,7 @@ impl<E: Engine> Drop for Entered<'_, E> {
             self.publish();
         }
         if self.backlog().is_idle() {
-            self.note_deadline();
+            self.note_calls();
             self.count_hold();
             let Some(guard) = self.guard.take() else { return };
             match guard.release() {

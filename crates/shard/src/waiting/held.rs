@@ -6,7 +6,7 @@
 //! This file cites the invariants of `engines`.
 
 use arrayvec::ArrayVec;
-use kachel_engine::{BATCH_MAX, Engine};
+use kachel_engine::{BATCH_MAX, Engine, Ticket};
 use kachel_stdx::Work;
 
 use crate::context::Context;
@@ -80,6 +80,13 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         if entered.shard != self.context.id {
             entered.maintain(&self.context.now());
         }
+    }
+
+    /// Gives a ticket back to the engine of a shard, which this core holds.
+    #[cold]
+    pub(crate) fn forget(&mut self, shard: u16, ticket: Ticket) {
+        let held = self.entered.iter_mut().find(|entered| entered.shard == shard);
+        held.expect("who delays a request is held").forget(ticket);
     }
 
     /// The engine of this core's own shard, as [`Self::get`] returns it.

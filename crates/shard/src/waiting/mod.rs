@@ -13,6 +13,7 @@
 //! | a login | its turn | `turns` |
 //! | a request for an engine that another core holds | the holder | `engines`, `mailboxes` |
 //! | a request that its engine delays | what is fetched, or its time | `backlog`, `waiters` |
+//! | a reply | its change to be durable | `fences` |
 //! | a store whose room other cores still read | the reader in its way | `calls` |
 
 pub(crate) mod pause;

@@ -16,16 +16,16 @@
 //! - P3  The core that executes a request neither parses nor hashes its key.
 
 use kachel_engine::{
-    Block, Cursor, Durability, Engine, INLINE_VALUE_BYTES_MAX, Key, KeyHashes, Lookup, Ticket,
+    Block, Cursor, Engine, INLINE_VALUE_BYTES_MAX, Key, KeyHashes, Lookup, Ticket,
 };
 use kachel_net::SlotIndex;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX};
 use kachel_wire::{Parsed, parse};
 
 use crate::context::Context;
-use crate::request::apply::{Applied, Applier, ReadTerms};
+use crate::request::apply::{Applier, ReadTerms};
 use crate::request::form::{Ended, Form};
-use crate::request::reply::{AnswerText, LargeValue};
+use crate::request::reply::{AnswerText, LargeValue, ReplySink as _};
 
 /// Bytes of the longest text: a line, an inline value, and a decoded key.
 pub(crate) const TEXT_BYTES_MAX: usize =
@@ -84,8 +84,6 @@ pub(crate) struct Parked<E: Engine> {
     pub(crate) upload: Option<E::Upload>,
     /// The ticket of the engine, if it has delayed the request.
     pub(crate) ticket: Option<Ticket>,
-    /// When the change is durable, once the request was executed.
-    pub(crate) durability: Durability,
     pub(crate) answer: AnswerText,
     /// The large value that follows the text of the answer.
     pub(crate) value: Option<LargeValue<E::Pinned>>,
@@ -106,7 +104,6 @@ impl<E: Engine> Parked<E> {
             text: Vec::with_capacity(text_bytes),
             upload: None,
             ticket: None,
-            durability: Durability::Now,
             answer: AnswerText::with_capacity(answer_bytes),
             value: None,
         }
@@ -179,14 +176,16 @@ impl<E: Engine> Parked<E> {
         debug_assert!(self.answer.text.is_empty(), "P1: it was not answered yet");
         let mut answer = std::mem::take(&mut self.answer);
         let upload = self.upload.take();
-        let applier = Applier { engine, context };
+        let applier = Applier { engine, shard: self.shard, context };
         let key = self.key().expect("it is about a key");
         let (applied, upload) = if let Ask::Key(terms) = self.ask {
             (applier.key(key, terms, ticket, &mut answer), None)
         } else if let Ask::Removal { is_meta } = self.ask {
             let removed = applier.removal(key, is_meta, ticket, answer.descriptor);
-            let answered = |durability| Applied::Answered(None, durability);
-            (removed.map_or_else(Applied::Later, answered), None)
+            (
+                removed.map(|durability| answer.depends_on(self.shard, durability)).map(|()| None),
+                None,
+            )
         } else {
             let Parsed::Request { request, line_bytes } = parse(&self.text, 0) else {
                 unreachable!("a request that is parked was found well-formed");
@@ -203,11 +202,11 @@ impl<E: Engine> Parked<E> {
         };
         self.answer = answer;
         match applied {
-            Applied::Answered(value, durability) => {
-                (self.value, self.durability) = (value, durability);
+            Ok(value) => {
+                self.value = value;
                 true
             }
-            Applied::Later(ticket) => {
+            Err(ticket) => {
                 (self.upload, self.ticket) = (upload, Some(ticket));
                 false
             }

@@ -24,6 +24,7 @@ use kachel_wire::request::KEY_BYTES_MAX;
 use crate::clients::{Answered, Clients};
 use crate::context::Context;
 use crate::request::form::Ended;
+use crate::request::reply::fence_of;
 use crate::waiting::mailboxes::Mailboxes;
 use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, Parked, TEXT_BYTES_MAX};
 
@@ -203,7 +204,8 @@ impl<E: Engine> Records<E> {
                 clients.piece(work.slot, lines);
             } else {
                 let value = work.value.take();
-                clients.answered(work.slot, Answered { text: &work.answer.text, value });
+                let fence = fence_of(work.shard, work.answer.durability);
+                clients.answered(work.slot, Answered { text: &work.answer.text, value, fence });
             }
             self.put_back(work);
         }

@@ -8,6 +8,7 @@ mod crew;
 mod crawling;
 mod detail;
 mod ending;
+mod fences;
 mod flushes;
 mod full_records;
 mod full_store;

@@ -1,0 +1,67 @@
+//! The word that tells up to which sequence the changes of an engine are durable.
+//!
+//! Upstream:   the engine, which makes the word when it starts, and advances it under its lock.
+//! Downstream: any core that holds replies back until their changes are durable.
+//!
+//! Invariants:
+//! - D1  The number never decreases.
+//! - D2  What the engine wrote before an advance is visible to a core that sees the advance
+//!   (release, acquire).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that an engine gives to its changes, in the order in which they become durable. Changes
+/// that become durable together have one number: a client that pipelines is owed at most so many
+/// replies with different numbers as a connection has reply slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sequence(pub u64);
+
+/// The greatest sequence up to which all changes of an engine are durable.
+#[derive(Debug, Default)]
+pub struct DurableWord(AtomicU64);
+
+impl DurableWord {
+    /// Whether the change of this sequence is durable. Cost: a load.
+    #[inline]
+    #[must_use]
+    pub fn has_reached(&self, sequence: Sequence) -> bool {
+        self.sequence() >= sequence
+    }
+
+    /// The sequence. Cost: a load.
+    #[inline]
+    #[must_use]
+    pub fn sequence(&self) -> Sequence {
+        Sequence(self.0.load(Ordering::Acquire)) // D2
+    }
+
+    /// Notes that all changes up to `sequence` are durable.
+    ///
+    /// Panics: if fewer are durable than before (D1).
+    pub fn advance(&self, sequence: Sequence) {
+        let before = self.0.swap(sequence.0, Ordering::Release); // D2
+        assert!(before <= sequence.0, "D1: from {before} back to {}", sequence.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sequences_up_to_the_last_advance_are_durable() {
+        let word = DurableWord::default();
+        assert!(word.has_reached(Sequence(0)) && !word.has_reached(Sequence(1)));
+        word.advance(Sequence(7));
+        word.advance(Sequence(7));
+        assert!(word.has_reached(Sequence(7)) && !word.has_reached(Sequence(8)));
+    }
+
+    #[test]
+    #[should_panic(expected = "D1")]
+    fn it_does_not_go_back() {
+        let word = DurableWord::default();
+        word.advance(Sequence(2));
+        word.advance(Sequence(1));
+    }
+}

@@ -1,0 +1,323 @@
+//! An engine whose changes become durable later, and whose cold items must be fetched: which
+//! replies wait, what wakes them, and what takes a record.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use kachel_cache::Cache;
+use kachel_engine::{
+    Answer, Block, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine, EngineStats,
+    Evicted, GetTerms, ItemView, Key, KeyHasher, LastDead, Lookup, Now, Operation, Room, Seeds,
+    Sequence, Ticket, Verb, WalkStep,
+};
+use kachel_io::FarEnd;
+use kachel_stdx::Place;
+use kachel_testkit::{World, WorldOptions};
+
+const SHARDS: u16 = 2;
+const SEEDS: Seeds = Seeds { hash_keys: [3, 4] };
+
+/// What a test has an engine do.
+#[derive(Default)]
+struct Wanted {
+    /// The sequence of the changes that are made now.
+    commit: AtomicU64,
+    /// The sequence that becomes durable when the engine is entered next.
+    durable: AtomicU64,
+    /// Whether cold items are fetched when the engine is entered next.
+    fetched: AtomicBool,
+}
+
+/// A cache that promises durability, and whose keys that begin with `cold` must be fetched.
+struct Logged {
+    cache: Cache,
+    wanted: Arc<Wanted>,
+    word: Arc<DurableWord>,
+    /// Tickets that are not named, and the last ticket given.
+    unnamed: Vec<u64>,
+    given: u64,
+    forgotten: u64,
+}
+
+impl Logged {
+    fn new(cache: Cache, wanted: Arc<Wanted>) -> Self {
+        let (word, unnamed) = (Arc::default(), Vec::new());
+        Self { cache, wanted, word, unnamed, given: 0, forgotten: 0 }
+    }
+
+    fn fetch(&mut self, key: &Key<'_>, ticket: Option<&Ticket>) -> Option<Ticket> {
+        if !key.bytes().starts_with(b"cold") || ticket.is_some() {
+            return None;
+        }
+        self.given += 1;
+        self.unnamed.push(self.given);
+        Some(Ticket(self.given))
+    }
+}
+
+impl Engine for Logged {
+    type Upload = <Cache as Engine>::Upload;
+    type Pinned = <Cache as Engine>::Pinned;
+    type Reader = <Cache as Engine>::Reader;
+    type Common = <Cache as Engine>::Common;
+
+    fn common(&self) -> Self::Common {
+        self.cache.common()
+    }
+
+    fn reader(&self) -> Self::Reader {
+        Engine::reader(&self.cache)
+    }
+
+    fn enter(&mut self, core: Place, now: &Now) {
+        self.cache.enter(core, now);
+    }
+
+    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
+        self.cache.prefetch(batch);
+    }
+
+    fn execute<'e>(
+        &'e mut self,
+        operation: &Operation<'_>,
+        block: &mut Block<'_, Self::Upload>,
+        ticket: Option<Ticket>,
+        now: &Now,
+    ) -> Answer<'e, Self::Pinned> {
+        let changes = matches!(operation.verb, Verb::Store(_) | Verb::Delete(_));
+        let durability = match changes {
+            true => Durability::At(Sequence(self.wanted.commit.load(Relaxed))),
+            false => Durability::Now,
+        };
+        match self.cache.execute(operation, block, ticket, now) {
+            Answer::Done(outcome, _) => Answer::Done(outcome, durability),
+            later => later,
+        }
+    }
+
+    fn read<'e>(
+        &'e mut self,
+        key: &Key<'_>,
+        terms: &GetTerms,
+        ticket: Option<Ticket>,
+        now: &Now,
+    ) -> Answer<'e, Self::Pinned> {
+        match self.fetch(key, ticket.as_ref()) {
+            Some(ticket) => Answer::Later(ticket),
+            None => self.cache.read(key, terms, None, now),
+        }
+    }
+
+    fn await_room(&mut self) -> bool {
+        self.cache.await_room()
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        let Wanted { durable, fetched, .. } = &*self.wanted;
+        let is_due = !self.word.has_reached(Sequence(durable.load(Relaxed)))
+            || fetched.load(Relaxed) && !self.unnamed.is_empty();
+        is_due.then_some(0)
+    }
+
+    fn reach(&mut self, _now_ns: u64, ready: &mut impl FnMut(u64)) {
+        self.word.advance(Sequence(self.wanted.durable.load(Relaxed)));
+        if self.wanted.fetched.load(Relaxed) {
+            self.unnamed.drain(..).for_each(ready);
+        }
+    }
+
+    fn forget(&mut self, ticket: Ticket) {
+        self.unnamed.retain(|unnamed| *unnamed != ticket.0);
+        self.forgotten += 1;
+    }
+
+    fn durable(&self) -> &Arc<DurableWord> {
+        &self.word
+    }
+
+    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
+        self.cache.make_upload_room(bytes, now)
+    }
+
+    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
+        self.cache.make_room(bytes, now)
+    }
+
+    fn report_changes(&mut self, copies: Arc<dyn Copies>) {
+        self.cache.report_changes(copies);
+    }
+
+    fn last_dead(&self) -> &Arc<LastDead> {
+        self.cache.last_dead()
+    }
+
+    fn has_evicted(&self) -> bool {
+        self.cache.has_evicted()
+    }
+
+    fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64 {
+        self.cache.take_evicted(tell)
+    }
+
+    fn maintain(&mut self, now: &Now) -> usize {
+        self.cache.maintain(now)
+    }
+
+    fn walk(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> WalkStep {
+        self.cache.walk(cursor, now, items_max, show)
+    }
+
+    fn crawl(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> CrawlStep {
+        self.cache.crawl(cursor, now, items_max, is_wanted)
+    }
+
+    fn work_bytes(&self) -> u64 {
+        self.cache.work_bytes()
+    }
+
+    fn stats(&self) -> EngineStats {
+        Engine::stats(&self.cache)
+    }
+}
+
+struct Bench {
+    world: World<(), Logged>,
+    wanted: [Arc<Wanted>; SHARDS as usize],
+}
+
+impl Bench {
+    fn new() -> Self {
+        let wanted: [Arc<Wanted>; SHARDS as usize] = Default::default();
+        let options =
+            WorldOptions { shards: SHARDS, seeds: SEEDS, stays: true, ..WorldOptions::default() };
+        let logged = |id, cache| Logged::new(cache, Arc::clone(&wanted[usize::from(id)]));
+        let world = World::over(options, |_| (), logged);
+        Self { world, wanted }
+    }
+
+    /// Runs the cores until all sleep. Nothing but a wake-up ends their sleep.
+    fn ask(&mut self, client: &FarEnd, input: &str) -> String {
+        client.write(input.as_bytes());
+        self.world.rest();
+        String::from_utf8(client.read()).expect("text")
+    }
+
+    /// Lets the changes of an engine up to a sequence become durable, by a request of a client that
+    /// enters it. Returns what `other` gets.
+    fn advance(&mut self, engine: u16, sequence: u64, by: &FarEnd, other: &FarEnd) -> String {
+        self.wanted[usize::from(engine)].durable.store(sequence, Relaxed);
+        let touch = format!("touch {} 1\r\n", key(engine, "absent"));
+        assert_eq!(self.ask(by, &touch), "NOT_FOUND\r\n");
+        String::from_utf8(other.read()).expect("text")
+    }
+}
+
+/// A key that begins with `name`, and belongs to a shard.
+fn key(shard: u16, name: &str) -> String {
+    let hasher = KeyHasher::new(SEEDS, SHARDS);
+    let owner = |key: &String| hasher.owner(hasher.key(key.as_bytes()).hashes());
+    let found = (0..64).map(|number| format!("{name}{number}")).find(|key| owner(key) == shard);
+    found.expect("half of the keys do")
+}
+
+fn set(shard: u16, name: &str) -> String {
+    format!("set {} 0 0 1\r\nv\r\n", key(shard, name))
+}
+
+#[test]
+fn replies_wait_for_the_fence_of_their_own_engine_and_keep_their_order() {
+    let mut bench = Bench::new();
+    let (client, other) = (bench.world.connect(), bench.world.connect());
+    let hit = key(0, "hit");
+    assert_eq!(bench.ask(&client, &set(0, "hit")), "STORED\r\n", "sequence 0 is durable");
+    bench.wanted.iter().for_each(|wanted| wanted.commit.store(5, Relaxed));
+    let get = format!("get {hit}\r\n");
+    let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
+    let asked = [&get, &set(0, "a"), &set(1, "b"), &get, &set(0, "c"), "delete none\r\n"].concat();
+    assert_eq!(bench.ask(&client, &asked), value, "what stands before the first fence is sent");
+    assert_eq!(bench.ask(&other, &get), value, "another connection does not wait");
+    assert_eq!(bench.world.parked(), 0, "nothing takes a record");
+    assert_eq!(bench.advance(1, 5, &other, &client), "", "that is another engine's fence");
+    assert_eq!(bench.advance(0, 4, &other, &client), "");
+    let rest = bench.advance(0, 5, &other, &client);
+    assert_eq!(rest, ["STORED\r\n", "STORED\r\n", &value, "STORED\r\n", "NOT_FOUND\r\n"].concat());
+    // Each engine alone.
+    bench.wanted.iter().for_each(|wanted| wanted.commit.store(9, Relaxed));
+    assert_eq!(bench.ask(&client, &[set(1, "d"), set(0, "e")].concat()), "");
+    assert_eq!(bench.advance(1, 9, &other, &client), "STORED\r\n");
+    assert_eq!(bench.advance(0, 9, &other, &client), "STORED\r\n");
+}
+
+#[test]
+fn a_client_that_leaves_before_its_fence_leaves_nothing() {
+    let mut bench = Bench::new();
+    let (client, other) = (bench.world.connect(), bench.world.connect());
+    bench.wanted[0].commit.store(3, Relaxed);
+    let sets: String = (0..40).map(|number| set(0, &format!("n{number}-"))).collect();
+    assert_eq!(bench.ask(&client, &sets), "");
+    client.reset();
+    bench.world.rest();
+    bench.advance(0, 3, &other, &client);
+    assert!(bench.world.holdings().all(|held| held.reply_slots == 0));
+    let later = bench.world.connect();
+    assert_eq!(bench.ask(&later, &set(0, "n")), "STORED\r\n", "its index may be used again");
+}
+
+#[test]
+fn a_parked_request_comes_back_at_once_with_its_fence() {
+    let mut bench = Bench::new();
+    let (client, other) = (bench.world.connect(), bench.world.connect());
+    bench.wanted[1].commit.store(2, Relaxed);
+    let engines = Arc::clone(&bench.world.engines);
+    let held = engines.hold(1).expect("nobody holds it");
+    assert_eq!(bench.ask(&client, &(set(1, "a") + "mn\r\n")), "");
+    assert_eq!(bench.world.parked(), 1);
+    drop(held);
+    assert_eq!(bench.ask(&client, ""), "", "it is executed, and not durable");
+    assert!(bench.world.holdings().all(|held| held.delayed == 0), "its record is back");
+    assert_eq!(bench.advance(1, 2, &other, &client), "STORED\r\nMN\r\n");
+}
+
+#[test]
+fn cold_reads_wait_for_their_tickets_and_hits_take_no_record() {
+    const CLIENTS: usize = 60;
+    let mut bench = Bench::new();
+    let other = bench.world.connect();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| bench.world.connect()).collect();
+    let hit = key(0, "hit");
+    bench.ask(&other, &set(0, "hit"));
+    for (number, client) in clients.iter().enumerate() {
+        client.write(format!("get cold{number}\r\nget cold{number}\r\nmn\r\n").as_bytes());
+    }
+    bench.world.rest();
+    let waiting: u64 = bench.world.holdings().map(|held| held.delayed).sum();
+    let parked = bench.world.parked();
+    assert!(waiting > 0 && parked == waiting, "{waiting} of {parked} wait");
+    let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
+    assert_eq!(bench.ask(&other, &format!("get {hit}\r\n").repeat(50)), value.repeat(50));
+    assert_eq!(bench.world.parked(), parked, "a hit takes no record");
+    clients[..9].iter().for_each(FarEnd::reset);
+    bench.world.rest();
+    for (engine, wanted) in (0..).zip(bench.wanted.clone()) {
+        wanted.fetched.store(true, Relaxed);
+        bench.advance(engine, 0, &other, &other);
+    }
+    for client in &clients[9..] {
+        assert_eq!(client.read(), b"END\r\nEND\r\nMN\r\n");
+    }
+    assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
+    let unnamed = |engine: &Logged| engine.unnamed.len();
+    assert!((0..SHARDS).all(|shard| bench.world.engines.inspect(shard, unnamed) == 0));
+}

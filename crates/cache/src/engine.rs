@@ -4,6 +4,7 @@
 //! Upstream:   `shard` and the simulation, which know only the contract.
 //! Downstream: `cache`, `find`, `primitives`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use kachel_engine::{
@@ -102,6 +103,8 @@ impl Common for CacheCommon {
 impl Engine for Cache {
     type Upload = CacheUpload;
     type Pinned = CachePinned;
+    type Submission = Infallible;
+    type Completion = Infallible;
     type Reader = CacheReader;
     type Common = CacheCommon;
 

@@ -301,6 +301,11 @@ pub trait Engine {
     type Upload: ReceiveValue + Send;
     /// A pinned large value, which the shard reads and sends later, perhaps on another thread.
     type Pinned: ReadValue + Send;
+    /// An operation on a file that the engine wants to be carried out. An engine without files uses
+    /// [`std::convert::Infallible`] for this and for [`Self::Completion`].
+    type Submission: Send;
+    /// An operation that was carried out.
+    type Completion: Send;
     /// Reads the items of this engine on any core.
     type Reader: ReadBeside<Pinned = Self::Pinned>;
     /// The part that all engines of the process share.
@@ -366,6 +371,19 @@ pub trait Engine {
     /// each ticket whose operation can be executed again now (I2).
     fn reach(&mut self, now_ns: u64, ready: &mut impl FnMut(u64)) {
         let _ = (now_ns, ready);
+    }
+
+    /// Takes the next operation on a file that the engine has queued. The shard calls this before
+    /// it releases the engine, as long as the backend of the core has room. What is left is taken
+    /// later, by the home core at the latest.
+    fn next_submission(&mut self) -> Option<Self::Submission> {
+        None
+    }
+
+    /// An operation was carried out, with or without success. Each comes back once, in any order.
+    /// Calls `ready` with the number of each ticket whose operation can be executed again now (I2).
+    fn complete(&mut self, completion: Self::Completion, ready: &mut impl FnMut(u64)) {
+        let _ = (completion, ready);
     }
 
     /// Takes a ticket back, whose operation is not executed with it. The operation may be executed

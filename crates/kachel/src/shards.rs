@@ -18,7 +18,7 @@ use kachel_engine::{
     ClockOrigin, Engine as _, EngineOptions, KeyHasher, LeaseOptions, PARTITIONS, Seeds,
 };
 use kachel_host::{Budget, Cores, PageKind, Region};
-use kachel_io::{AnyIo, Clock, Io, Limits, SystemClock, Waker};
+use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
 use kachel_net::{
     ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, REPLY_DATAGRAMS_MAX, Users,
 };
@@ -415,6 +415,9 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
             ..UdpOptions::default()
         },
         tell_closed: (options.verbosity > 0).then_some(closes::tell),
+        tell_direct_io_refused: Some(|refusal| {
+            kachel_host::log_line(kachel_host::Level::Warning, &refusal.to_string());
+        }),
         pid: std::process::id(),
         usage: kachel_host::usage,
         version: MEMCACHED_VERSION,
@@ -546,7 +549,7 @@ impl Start {
 }
 
 /// Makes the shard of a thread, waits for the others, ticks.
-fn run<I: Io>(plan: &Plan, start: Start, core: Option<usize>, io: I) -> io::Result<()> {
+fn run<I: Files>(plan: &Plan, start: Start, core: Option<usize>, io: I) -> io::Result<()> {
     let Start { id, sockets: OwnSockets { of_all, own, datagrams }, opened, others, .. } = start;
     let (kind, mut shard) = (io.kind(), make(plan, id, io));
     let made = Made { waker: shard.waker(), io: kind, core };
@@ -587,7 +590,7 @@ fn pin(id: u16) -> Option<usize> {
 }
 
 /// Makes a shard, with an I/O backend that was opened on the thread that uses it.
-fn make<I: Io>(plan: &Plan, id: u16, io: I) -> Shard<I, SystemClock, Cache> {
+fn make<I: Files>(plan: &Plan, id: u16, io: I) -> Shard<I, SystemClock, Cache> {
     let (shared, engines) = (Arc::clone(&plan.shared), Arc::clone(&plan.engines));
     let options = ShardOptions { id, hasher: plan.hasher, origin: plan.origin };
     Shard::new(io, SystemClock, engines, options, shared)

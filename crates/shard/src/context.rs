@@ -49,6 +49,13 @@ pub(crate) struct Context {
     now: Cell<Now>,
     /// The work of this core.
     pub(crate) work: WorkMeter,
+    /// The operations on files that the backend of this core takes now, without those that wait in
+    /// `engines` to be submitted (`files`, S2).
+    pub(crate) file_room: Cell<usize>,
+    /// Whether any wait there.
+    pub(crate) has_outgoing: Cell<bool>,
+    /// The operations on files that the backend of this core carries out.
+    pub(crate) files_in_flight: Cell<u32>,
     /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
     to_wake: RefCell<Vec<u16>>,
 }
@@ -83,6 +90,9 @@ impl Context {
             now_ns: Cell::new(0),
             now,
             work,
+            file_room: Cell::new(0),
+            has_outgoing: Cell::new(false),
+            files_in_flight: Cell::new(0),
             to_wake,
         }
     }

@@ -18,6 +18,7 @@
 
 // The tick, which calls the stages.
 mod tick;
+mod sleep;
 
 // The stages.
 mod serve;
@@ -52,3 +53,4 @@ pub use request::form::LISTED_ITEMS_PER_TICK_MAX;
 pub use stats::holdings::Holdings;
 pub use tick::{Shard, ShardOptions, Turn};
 pub use waiting::engines::{Engines, Hold};
+pub use waiting::files::FileEngine;

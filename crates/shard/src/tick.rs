@@ -12,6 +12,8 @@
 //!   read_clock      reads the clock
 //!   sort_events     passes each event on; resumes connections      arrive, accept,
 //!                   that waited                                    datagrams, turns
+//!   complete        passes completed operations on files to        files
+//!                   their engines
 //!   take_answers    takes answers to requests that were parked     records
 //!   step_backlog    executes requests that wait with our engine    engines, backlog
 //!   adopt           takes over connections of other shards         accept
@@ -23,6 +25,7 @@
 //!   send_lines      hands on the log; sends it to watchers         log, watching
 //!   exchange        wakes the cores that wait for our answers;     mailboxes, records
 //!                   takes the answers that have come meanwhile
+//!   submit          submits operations on files                    files
 //!   send            sends replies, closes connections              send, datagrams
 //!   maintain        has the engine do upkeep                       engine
 //!   crawl           reclaims space of dead items, if asked         crawl
@@ -43,7 +46,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
-use kachel_io::{Clock, Event, Io, Wait};
+use kachel_io::{Clock, Event, FileOperation, Files, Io, Wait};
 use kachel_net::{CloseReason, Connection, ConnectionIndex, EndpointIndex};
 
 use crate::admin::crawl::Crawling;
@@ -65,17 +68,12 @@ use crate::request::batch::DECODED_BYTES_MAX;
 use crate::serve::beside::Core;
 use crate::serve::copying::count_answered;
 use crate::serve::serving::Serving;
+use crate::sleep::Resting;
 use crate::stats::holdings::Holdings;
 use crate::waiting::engines::{Engines, Stepped};
+use crate::waiting::files::{self, FileEngine};
 use crate::waiting::records::Records;
 
-/// How long a shard may sleep in one poll, if a client may be late.
-const SLEEP_NS_MAX: u64 = 100_000_000;
-/// How long the timekeeper may sleep if no client can be late (I3).
-const SLEEP_NS_QUIET: u64 = 1_000_000_000;
-/// How long a shard may sleep once the process stops. Nothing wakes the shard when another shard
-/// closes the last connection, and no other server can listen until this shard ends.
-const SLEEP_NS_STOPPING: u64 = 2_000_000;
 /// One poll can report this many events before the list of events must grow.
 const EVENTS_AT_FIRST: usize = 1024;
 
@@ -132,6 +130,8 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     core: Core,
     /// The events of one poll. Each tick reuses the memory.
     events: Vec<Event>,
+    /// Operations on files that the last poll has brought. Each tick reuses the memory.
+    completed: Vec<Box<FileOperation>>,
     /// Keys that are decoded from base64. Each tick reuses the memory.
     decoded_keys: Vec<u8>,
     upkeep: Upkeep,
@@ -145,7 +145,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     answered_by_copies: u64,
 }
 
-impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
+impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// Makes a shard without clients. The calling thread must be the one that runs it.
     pub fn new(
         io: I,
@@ -187,6 +187,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
             balance,
             core: Core::new(core),
             events: Vec::with_capacity(EVENTS_AT_FIRST),
+            completed: Vec::new(),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
             upkeep: Upkeep::Nothing,
             now_ns: 0,
@@ -255,70 +256,29 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
             || !self.clients.resumable.is_empty()
             || !self.clients.run_queue.is_empty()
             || self.records.may_resume()
+            || self.context.has_outgoing.get()
             || self.acceptor.is_busy()
             || self.late.is_busy()
             || self.listings.may_go_on(&self.context, &self.clients)
             || self.crawling.is_busy()
             || self.context.log.is_on() && self.has_lines();
-        if busy || self.has_visitors() {
+        if busy || self.resting().has_visitors() {
             return Wait::Now;
         }
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
         self.engines.mailboxes().sleeper(self.context.id).prepare_sleep();
-        let is_called = self.crawling.is_called(&self.context) || self.awaits_no_fence();
-        if self.has_visitors() || is_called || self.may_enter() {
+        let resting = self.resting();
+        let is_called = self.crawling.is_called(&self.context) || resting.awaits_no_fence();
+        if resting.has_visitors() || is_called || resting.may_enter(self.upkeep == Upkeep::Held) {
             Wait::Now
         } else {
-            self.longest_sleep()
+            resting.longest_sleep()
         }
     }
 
-    /// Has each engine that holds back replies of this core wake it when more of the engine's
-    /// changes are durable. Returns whether such a reply can be sent already (`fences`, F2). Cost:
-    /// a load, if there is none.
-    fn awaits_no_fence(&self) -> bool {
-        let Self { engines, context, clients, .. } = self;
-        !clients.fences.is_empty()
-            && clients.fences.lowest().fold(false, |is_reached, fence| {
-                engines.await_advance(fence.engine, context.id);
-                is_reached | engines.is_reached(fence) // Each is awaited.
-            })
-    }
-
-    /// Whether there is something to do in the engine of this shard, and no core holds it. If one
-    /// does, it will wake this core (`engines`, E4). Cost: a few loads.
-    fn may_enter(&self) -> bool {
-        let Self { engines, context, upkeep, .. } = self;
-        debug_assert!(*upkeep != Upkeep::Due, "a shard that sleeps has done its upkeep");
-        let is_called = engines.are_called(context.id, context.now_ns());
-        (is_called || *upkeep == Upkeep::Held) && !engines.want(context.id)
-    }
-
-    /// Whether other cores have brought something, or left requests. Cost: a few loads.
-    fn has_visitors(&self) -> bool {
-        let Self { engines, context, .. } = self;
-        debug_assert!(!context.owes_wakes(), "mailboxes, M2");
-        !engines.mailboxes().is_empty(context.id)
-            || context.log.is_on() && context.shared.watchers.have_come(context.id)
-            || engines.are_left(context.id)
-    }
-
-    /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
-    /// a login that waits (`turns`, T1), or until the engine wants to be entered.
-    fn longest_sleep(&self) -> Wait {
-        let Self { context, engines, late, clients, .. } = self;
-        let wait = match context.id {
-            _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
-            _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
-            0 => Wait::AtMostNs(SLEEP_NS_QUIET),
-            _ => Wait::Forever,
-        };
-        let now_ns = context.now_ns();
-        // A deadline that has passed waits for the core that holds the engine (`may_enter`).
-        let deadline_ns =
-            engines.deadline_ns(context.id).filter(|deadline_ns| *deadline_ns > now_ns);
-        let next_ns = clients.next_login_ns(context).into_iter().chain(deadline_ns).min();
-        next_ns.map_or(wait, |next_ns| wait.at_most_ns(next_ns.saturating_sub(now_ns)))
+    fn resting(&self) -> Resting<'_, E> {
+        let Self { context, engines, clients, late, .. } = self;
+        Resting { context, engines, clients, late }
     }
 
     /// Runs the second half of a tick: polls, then calls the stages.
@@ -328,6 +288,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
         self.poll(wait)?;
         self.read_clock();
         self.sort_events();
+        files::complete(&self.context, &self.engines, &mut self.records, &mut self.completed);
         let came = self.take_answers() | self.step_backlog();
         self.uploads.note_mail(came);
         self.adopt();
@@ -337,6 +298,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
         self.step_listings();
         self.send_lines();
         self.exchange();
+        files::submit(&mut self.io, &self.context, &self.engines);
         self.send();
         self.maintain();
         self.crawl();
@@ -351,6 +313,7 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
         self.events.clear();
         let polled = self.io.poll(wait, &mut self.events);
         self.engines.mailboxes().sleeper(self.context.id).cancel();
+        self.context.file_room.set(self.io.file_room());
         if polled.is_err() {
             self.acceptor.stop();
             self.acceptor.close(&self.context);
@@ -437,8 +400,11 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
                 self.datagrams.arrived(io, context, clients, arrivals, arrived, sweep);
             }
             Event::DatagramsLost { count } => context.counters.udp_lost.add(count),
-            Event::FileDone { .. } | Event::DirectIoRefused { .. } => {
-                unreachable!("a shard has no files yet")
+            Event::FileDone { operation } => self.completed.push(operation),
+            Event::DirectIoRefused { refusal } => {
+                if let Some(tell) = context.shared.options.tell_direct_io_refused {
+                    tell(&refusal);
+                }
             }
             Event::Woken => {}
         }
@@ -668,7 +634,9 @@ impl<I: Io, C: Clock + 'static, E: Engine> Shard<I, C, E> {
             && !self.acceptor.has_rejected()
             && !self.is_left
             && self.engines.is_idle(self.context.id)
-            && !self.records.are_away();
+            && !self.records.are_away()
+            && self.context.files_in_flight.get() == 0 // files, S4
+            && !self.context.has_outgoing.get();
         if is_over { Turn::Finished } else { Turn::Again }
     }
 

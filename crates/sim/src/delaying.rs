@@ -183,6 +183,8 @@ fn answer<'e, P>(
 impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
     type Upload = E::Upload;
     type Pinned = E::Pinned;
+    type Submission = E::Submission;
+    type Completion = E::Completion;
     type Reader = E::Reader;
     type Common = E::Common;
 
@@ -245,6 +247,14 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
 
     fn await_room(&mut self) -> bool {
         self.inner.await_room()
+    }
+
+    fn next_submission(&mut self) -> Option<E::Submission> {
+        self.inner.next_submission()
+    }
+
+    fn complete(&mut self, completion: E::Completion, ready: &mut impl FnMut(u64)) {
+        self.inner.complete(completion, ready);
     }
 
     fn deadline_ns(&self) -> Option<u64> {

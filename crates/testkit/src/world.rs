@@ -24,8 +24,8 @@ use kachel_io::{Clock, DatagramPeer, DatagramSocketId, ListenerId, ManualClock, 
 use kachel_net::{ClientLimits, ClientProtocol, Endpoint, Endpoints, REPLY_DATAGRAMS_MAX};
 pub use kachel_shard::PlainOptions;
 use kachel_shard::{
-    Certificates, ClosedClient, Counter, Counters, Engines, Holdings, PipeControl, Shard,
-    ShardOptions, Shared, SharedOptions, UdpOptions,
+    Certificates, ClosedClient, Counter, Counters, Engines, FileEngine, Holdings, PipeControl,
+    Shard, ShardOptions, Shared, SharedOptions, UdpOptions,
 };
 
 /// What the caller of a [`World`] may choose.
@@ -214,7 +214,7 @@ impl<A: Around> World<A> {
     }
 }
 
-impl<A: Around, E: Engine> World<A, E> {
+impl<A: Around, E: FileEngine> World<A, E> {
     /// An empty server, as [`World::surrounded`] makes it. `engine` makes the engine of each shard
     /// from the shard's number and its cache.
     ///

@@ -16,6 +16,8 @@
 //! - I2  With direct I/O, the offset, the bytes and the memory of a transfer are aligned.
 //! - I3  An operation completes once each time it is submitted.
 
+use std::convert::Infallible;
+
 use super::buffer::AlignedBuffer;
 use super::error::FileError;
 use super::handle::{DirectIoRefusal, FileHandle, FolderHandle};
@@ -224,6 +226,21 @@ const _: () = {
     const fn may_be_submitted_by_another_thread<T: Send>() {}
     may_be_submitted_by_another_thread::<FileOperation>();
 };
+
+/// For owners without files, which submit nothing.
+impl From<Infallible> for Box<FileOperation> {
+    fn from(nothing: Infallible) -> Self {
+        match nothing {}
+    }
+}
+
+/// For owners without files, to which nothing comes back.
+impl From<Box<FileOperation>> for Infallible {
+    /// Panics: always.
+    fn from(operation: Box<FileOperation>) -> Self {
+        panic!("an owner without files gets back {operation:?}")
+    }
+}
 
 impl FileOperation {
     /// An idle operation. Cost: an allocation.

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use kachel_stdx::Landing;
 
 use super::Memory;
+use super::disk::Disk;
 use crate::event::{
     DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
 };
@@ -51,6 +52,11 @@ impl<A> Surrounded<A> {
 }
 
 impl<A: Around> Surrounded<A> {
+    /// As [`Memory::use_disk`].
+    pub fn use_disk(&mut self, disk: &Disk) {
+        self.memory.use_disk(disk);
+    }
+
     /// As [`Memory::stir`].
     pub fn stir(&mut self) -> bool {
         self.around.call(|| self.memory.stir())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kachel_engine::Copies;
 use kachel_host::Usage;
-use kachel_io::SocketName;
+use kachel_io::{DirectIoRefusal, SocketName};
 use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
 
 use crate::cores::refreshes::Certificates;
@@ -96,6 +96,9 @@ pub struct SharedOptions {
     pub udp: UdpOptions,
     /// Reports a client that was closed for being slow to the operator (`-v`). It must not block.
     pub tell_closed: Option<fn(&ClosedClient)>,
+    /// A function that the server calls when the files of a folder use the page cache, because
+    /// direct I/O is refused there.
+    pub tell_direct_io_refused: Option<fn(&DirectIoRefusal)>,
     /// The process ID.
     pub pid: u32,
     /// Returns the processor time that the process has used.
@@ -128,6 +131,7 @@ impl Default for SharedOptions {
             sockets: Vec::new(),
             udp: UdpOptions::default(),
             tell_closed: None,
+            tell_direct_io_refused: None,
             pid: 1,
             usage: Usage::default,
             version: "1.6.45",

@@ -36,6 +36,8 @@ use crate::waiting::waiters::Waiters;
 
 /// The requests of one shard that wait within the lock of its engine.
 pub(crate) struct Backlog<E: Engine> {
+    /// Completed operations on files of the engine.
+    completions: Chain<Parked<E>>,
     /// Requests that no core has tried to execute yet, the oldest first.
     queue: Chain<Parked<E>>,
     /// Requests that the engine delays.
@@ -70,6 +72,7 @@ impl<E: Engine> Backlog<E> {
     /// Makes an empty backlog.
     pub(crate) fn new() -> Self {
         Self {
+            completions: Chain::new(),
             queue: Chain::new(),
             waiters: Waiters::new(),
             room_unasked: false,
@@ -78,10 +81,11 @@ impl<E: Engine> Backlog<E> {
     }
 
     /// Whether a core that has the engine can do nothing here now, and the engine is free to be
-    /// released. Cost: four loads.
+    /// released. Cost: five loads.
     #[inline]
     pub(crate) const fn is_idle(&self) -> bool {
         self.queue.is_empty()
+            && self.completions.is_empty()
             && self.pieces.is_empty()
             && !self.waiters.are_ready()
             && !self.room_unasked
@@ -99,10 +103,27 @@ impl<E: Engine> Backlog<E> {
         self.queue.is_empty() && self.pieces.is_empty() && !self.waiters.have_key(key_hash)
     }
 
-    /// Adds a request: to the end of the queue, or to the delayed requests if it has a ticket.
+    /// Adds a request: to the end of the queue, or to the delayed requests if it has a ticket. A
+    /// completion is added to those of the engine.
     pub(crate) fn push(&mut self, work: Work<Parked<E>>) {
         debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
-        if work.ticket.is_some() { self.delay(work) } else { self.queue.push(work) }
+        if work.ask == Ask::Completion {
+            self.completions.push(work);
+        } else if work.ticket.is_some() {
+            self.delay(work);
+        } else {
+            self.queue.push(work);
+        }
+    }
+
+    /// Passes the completed operations to the engine, all of them: they are as few as the engine
+    /// has operations, and requests wait for them.
+    pub(crate) fn complete(&mut self, engine: &mut E, done: &mut Chain<Parked<E>>) {
+        while let Some(mut work) = self.completions.pop() {
+            let completion = work.completion.take().expect("files, S3: it is applied once");
+            engine.complete(completion, &mut |ticket| self.waiters.wake(ticket));
+            done.push(work);
+        }
     }
 
     /// Adds a request to those that the engine delays.
@@ -136,9 +157,11 @@ impl<E: Engine> Backlog<E> {
         }
     }
 
-    /// Adds requests at the end, in their order.
-    pub(crate) fn append(&mut self, parked: Chain<Parked<E>>) {
-        self.queue.append(parked);
+    /// Adds what was parked, in its order.
+    pub(crate) fn append(&mut self, mut parked: Chain<Parked<E>>) {
+        while let Some(work) = parked.pop() {
+            self.push(work);
+        }
     }
 
     /// Takes the next piece of a listing that another core asks for.
@@ -191,6 +214,7 @@ impl<E: Engine> Backlog<E> {
                 let _made = engine.make_upload_room(bytes, &context.now());
                 return done.push(work);
             }
+            Ask::Completion => unreachable!("completions are not in the queue"),
             Ask::Line | Ask::Key(_) | Ask::Removal { .. } => {}
         }
         debug_assert!(

@@ -1,6 +1,6 @@
-//! What calls the home core of an engine, besides the lock of the engine: room that has come, and
-//! a time that has come. And the cores that an advance of the durable word calls. Any core looks at
-//! it without the lock.
+//! What calls the home core of an engine, besides the lock of the engine: room that has come, a
+//! time that has come, and operations on files that are left. And the cores that an advance of the
+//! durable word calls. Any core looks at it without the lock.
 //!
 //! Upstream:   `engines` arms the call for room and notes the deadline under the lock; the cores
 //!             that read items call.
@@ -22,7 +22,7 @@
 //!   engine, it marks the lock (`kachel_stdx::CombiningLock`, C4), and the holder takes the call or
 //!   wakes it.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
 const QUIET: u8 = 0;
 const ARMED: u8 = 1;
@@ -35,6 +35,8 @@ pub(crate) const NEVER_NS: u64 = u64::MAX;
 pub(crate) struct Calls {
     room: AtomicU8,
     deadline_ns: AtomicU64,
+    /// Whether the engine has operations on files that no backend had room for.
+    has_unsubmitted: AtomicBool,
     /// A bit for each core that an advance wakes (`fences`, F2).
     fenced: Box<[AtomicU64]>,
 }
@@ -43,7 +45,12 @@ impl Calls {
     /// Nothing calls, and nothing is armed. There are `cores` cores.
     pub(crate) fn new(cores: usize) -> Self {
         let fenced = (0..cores.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Self { room: AtomicU8::new(QUIET), deadline_ns: AtomicU64::new(NEVER_NS), fenced }
+        Self {
+            room: AtomicU8::new(QUIET),
+            deadline_ns: AtomicU64::new(NEVER_NS),
+            has_unsubmitted: AtomicBool::new(false),
+            fenced,
+        }
     }
 
     /// Has an advance wake a core. The caller looks at the durable word afterwards (`fences`, F2).
@@ -101,6 +108,17 @@ impl Calls {
     #[inline]
     pub(crate) fn is_room_called(&self) -> bool {
         self.room.load(Ordering::Relaxed) == CALLED
+    }
+
+    /// Under the lock: notes whether operations on files are left with the engine.
+    pub(crate) fn set_unsubmitted(&self, has_some: bool) {
+        self.has_unsubmitted.store(has_some, Ordering::Relaxed);
+    }
+
+    /// Whether operations on files are left with the engine. Cost: a load.
+    #[inline]
+    pub(crate) fn has_unsubmitted(&self) -> bool {
+        self.has_unsubmitted.load(Ordering::Relaxed)
     }
 
     /// Under the lock: notes when the engine wants to be entered at the latest.

@@ -40,7 +40,7 @@
 //! describes how a request is parked with the holder.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kachel_engine::{ClassStats, DeadFound, DurableWord, Engine, LastDead, Sequence};
 use kachel_net::Fence;
@@ -62,6 +62,9 @@ const PARKED_PER_TICK_MAX: usize = 512;
 /// An engine behind its lock.
 type Lock<E> = CombiningLock<Kept<E>, Parked<E>>;
 
+/// Operations on files that a core has taken and will submit. Only that core uses them.
+type Outgoing<E> = CachePadded<Mutex<Vec<(u16, <E as Engine>::Submission)>>>;
+
 /// An engine behind its lock, and what calls its home core.
 struct Door<E: Engine> {
     lock: Lock<E>,
@@ -79,6 +82,9 @@ pub struct Engines<E: Engine> {
     readers: Vec<E::Reader>,
     /// Up to which sequence the changes of each engine are durable.
     durable: Vec<Arc<DurableWord>>,
+    /// By the numbers of the cores: operations on files of engines that the core has released, with
+    /// the numbers of the engines, until the core submits them.
+    outgoing: Vec<Outgoing<E>>,
     /// The counts of all engines by size class, by the numbers of the shards.
     pub(crate) counted: Vec<E::Reader>,
     /// The sums of these counts at the last `stats reset`, by class.
@@ -99,6 +105,8 @@ struct Kept<E: Engine> {
     deadline_ns: u64,
     /// The sequence up to which changes were durable when the engine was last released.
     durable: Sequence,
+    /// The next operation on a file, which no backend had room for.
+    unsubmitted: Option<E::Submission>,
 }
 
 /// Holds an engine, for tests in which all cores must find it held.
@@ -137,10 +145,12 @@ impl<E: Engine> Engines<E> {
         let last_dead = engines.iter().map(|engine| Arc::clone(engine.last_dead())).collect();
         let durable = engines.iter().map(|engine| Arc::clone(engine.durable())).collect();
         let cores = engines.len();
+        let outgoing = (0..cores).map(|_| CachePadded::default()).collect();
         let door = |engine: E| {
             let (found, backlog) = (DeadFound::default(), Backlog::new());
             let (durable, deadline_ns) = (engine.durable().sequence(), NEVER_NS);
-            let lock = Lock::new(Kept { engine, found, backlog, deadline_ns, durable });
+            let kept = Kept { engine, found, backlog, deadline_ns, durable, unsubmitted: None };
+            let lock = Lock::new(kept);
             CachePadded::new(Door { lock, calls: Calls::new(cores) })
         };
         let doors = engines.into_iter().map(door).collect();
@@ -149,6 +159,7 @@ impl<E: Engine> Engines<E> {
             doors,
             readers,
             durable,
+            outgoing,
             counted,
             counted_before,
             mailboxes,
@@ -277,12 +288,32 @@ impl<E: Engine> Engines<E> {
         self.lock(shard).is_idle() && self.hold(shard).and_then(idle) == Some(0)
     }
 
-    /// Whether something has called the home core of an engine: room, or a time that has come.
-    /// Cost: two loads.
+    /// Whether something has called this core to its engine: room, a time that has come, or
+    /// operations on files that its backend has room for now. Cost: three loads.
     #[inline]
-    pub(crate) fn are_called(&self, shard: u16, now_ns: u64) -> bool {
-        let calls = self.calls(shard);
-        calls.is_room_called() || calls.deadline_ns() <= now_ns
+    pub(crate) fn are_called(&self, context: &Context) -> bool {
+        let calls = self.calls(context.id);
+        calls.is_room_called()
+            || calls.deadline_ns() <= context.now_ns()
+            || calls.has_unsubmitted() && context.file_room.get() > 0
+    }
+
+    /// Takes the operations on files that this core must submit, and passes them to `submit` with
+    /// the numbers of their engines. Cost: a load, if there are none.
+    pub(crate) fn take_outgoing(
+        &self,
+        context: &Context,
+        mut submit: impl FnMut(u16, E::Submission),
+    ) {
+        if context.has_outgoing.replace(false) {
+            let mut outgoing = self.outgoing(context.id);
+            outgoing.drain(..).for_each(|(engine, submission)| submit(engine, submission));
+        }
+    }
+
+    fn outgoing(&self, core: u16) -> MutexGuard<'_, Vec<(u16, E::Submission)>> {
+        let outgoing = self.outgoing[usize::from(core)].lock();
+        outgoing.expect("a core that panics ends the process")
     }
 
     /// When the engine of a shard wants to be entered at the latest. `None`: never.
@@ -379,7 +410,7 @@ impl<E: Engine> Engines<E> {
     /// Cost: three loads, if there is nothing to do.
     pub(crate) fn step_backlog(&self, context: &Context, is_left: bool) -> Stepped {
         let (home, now_ns) = (context.id, context.now_ns());
-        let is_called = self.are_called(home, now_ns);
+        let is_called = self.are_called(context);
         if !is_left && !is_called && !self.are_left(home) {
             return Stepped { is_left: false, executed: 0 };
         }
@@ -513,6 +544,7 @@ impl<'l, E: Engine> Entered<'l, E> {
         self.take_parked();
         let Kept { engine, backlog, .. } = self.kept();
         let calls = engines.calls(shard);
+        backlog.complete(engine, &mut done); // Beyond the limit, and before requests.
         backlog.ask_for_room(engine, calls);
         let mut executed = backlog.run_ready(context, engine, limit, &mut done);
         executed += backlog.run(context, engine, limit, &mut done);
@@ -523,11 +555,47 @@ impl<'l, E: Engine> Entered<'l, E> {
         executed
     }
 
+    /// Takes the operations on files that the engine has queued, as far as the backend of this core
+    /// has room. Leaves the others to the home core (`files`, S2). Cost: nothing, for an engine
+    /// without files.
+    #[inline]
+    fn take_submissions(&mut self) {
+        let Kept { engine, unsubmitted, .. } = self.kept();
+        if let Some(first) = unsubmitted.take().or_else(|| engine.next_submission()) {
+            self.take_some_submissions(first);
+        }
+    }
+
+    #[cold]
+    fn take_some_submissions(&mut self, first: E::Submission) {
+        let (context, engines, shard) = (self.context, self.engines, self.shard);
+        let Kept { engine, unsubmitted, .. } = self.kept();
+        let mut outgoing = engines.outgoing(context.id);
+        let mut next = Some(first);
+        let mut room = context.file_room.get();
+        while room > 0
+            && let Some(submission) = next
+        {
+            outgoing.push((shard, submission));
+            room -= 1;
+            next = engine.next_submission();
+        }
+        context.has_outgoing.set(!outgoing.is_empty());
+        context.file_room.set(room);
+        let is_left = next.is_some();
+        *unsubmitted = next;
+        engines.calls(shard).set_unsubmitted(is_left);
+        if is_left && shard != context.id {
+            context.note_wake(shard); // calls, K2
+        }
+    }
+
     /// Notes the cores that the engine calls: those that wait for an advance of its durable word,
     /// if there was one (`fences`, F2), and its home core, if the engine wants to be entered
     /// earlier than the home core knows. Cost: two comparisons, if nothing has changed.
     #[inline]
     fn note_calls(&mut self) {
+        self.take_submissions();
         let Kept { engine, durable, .. } = self.kept();
         let sequence = engine.durable().sequence();
         if *durable != sequence {

@@ -13,11 +13,13 @@
 //! | a login | its turn | `turns` |
 //! | a request for an engine that another core holds | the holder | `engines`, `mailboxes` |
 //! | a request that its engine delays | what is fetched, or its time | `backlog`, `waiters` |
+//! | an operation on a file | room in the backend of a core | `files`, `calls` |
 //! | a reply | its change to be durable | `fences` |
 //! | a store whose room other cores still read | the reader in its way | `calls` |
 
 pub(crate) mod pause;
 pub(crate) mod turns;
+pub(crate) mod files;
 pub(crate) mod records;
 pub(crate) mod held;
 pub(crate) mod engines;

@@ -56,6 +56,8 @@ pub(crate) enum Ask {
     /// A piece of a listing, from the cursor on. The answer says how the piece has ended. The text
     /// is the first prefix that is wanted, if prefixes are listed.
     Piece { form: Form, cursor: Cursor, ended: Ended },
+    /// To pass a completed operation on a file to its engine (`files`). No client waits for it.
+    Completion,
 }
 
 /// Where the key of a parked request is in its text, and the hashes of the key.
@@ -82,6 +84,8 @@ pub(crate) struct Parked<E: Engine> {
     reads_value: bool,
     text: Vec<u8>,
     pub(crate) upload: Option<E::Upload>,
+    /// The operation on a file that was carried out.
+    pub(crate) completion: Option<E::Completion>,
     /// The ticket of the engine, if it has delayed the request.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) answer: AnswerText,
@@ -103,6 +107,7 @@ impl<E: Engine> Parked<E> {
             reads_value: false,
             text: Vec::with_capacity(text_bytes),
             upload: None,
+            completion: None,
             ticket: None,
             answer: AnswerText::with_capacity(answer_bytes),
             value: None,

@@ -65,6 +65,8 @@ pub(crate) struct Outgoing<'a> {
 pub(crate) struct Records<E: Engine> {
     small: Stock<E>,
     large: Stock<E>,
+    /// Records without memory, for completed operations on files, which are not in use.
+    carriers: Chain<Parked<E>>,
 }
 
 /// The records of one size.
@@ -121,6 +123,7 @@ impl<E: Engine> Records<E> {
         Self {
             small: Stock::new(SMALL_MAX, [SMALL_TEXT_BYTES, SMALL_ANSWER_BYTES]),
             large: Stock::new(LARGE_MAX, [TEXT_BYTES_MAX, ANSWER_BYTES_MAX]),
+            carriers: Chain::new(),
         }
     }
 
@@ -169,6 +172,23 @@ impl<E: Engine> Records<E> {
         Ok(work)
     }
 
+    /// A record that brings a completed operation on a file to the engine of `shard`. Cost: an
+    /// allocation only if more are on their way than ever before. There are no more than
+    /// operations.
+    pub(crate) fn carrier(
+        &mut self,
+        context: &Context,
+        shard: u16,
+        completion: E::Completion,
+    ) -> Work<Parked<E>> {
+        let carrier = self.carriers.pop();
+        let mut work = carrier.unwrap_or_else(|| Work::new(Parked::new(0, 0)));
+        debug_assert!(work.completion.is_none(), "files, S3: what it carried was applied");
+        (work.ask, work.completion) = (Ask::Completion, Some(completion));
+        (work.origin, work.shard) = (context.id, shard);
+        work
+    }
+
     /// Whether requests are parked whose answers have not come back.
     pub(crate) const fn are_away(&self) -> bool {
         self.small.away > 0 || self.large.away > 0
@@ -198,6 +218,10 @@ impl<E: Engine> Records<E> {
         let mut answers = mailboxes.take_answers(context.id);
         while let Some(mut work) = answers.pop() {
             debug_assert!(work.origin == context.id, "an answer comes back to its own core");
+            if work.ask == Ask::Completion {
+                self.carriers.push_first(work);
+                continue;
+            }
             if let Ask::Piece { ended, .. } = work.ask {
                 let connection = clients.slots.connection(work.slot);
                 let lines = listed((work.shard, connection), &work.answer.text, ended);

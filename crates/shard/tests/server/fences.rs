@@ -1,6 +1,8 @@
 //! An engine whose changes become durable later, and whose cold items must be fetched: which
-//! replies wait, what wakes them, and what takes a record.
+//! replies wait, what wakes them, and what takes a record. An item is fetched by an operation on
+//! files, or when the test says so.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -10,7 +12,11 @@ use kachel_engine::{
     Evicted, GetTerms, ItemView, Key, KeyHasher, LastDead, Lookup, Now, Operation, Room, Seeds,
     Sequence, Ticket, Verb, WalkStep,
 };
-use kachel_io::FarEnd;
+use kachel_io::memory::disk::{Disk, FaultPlan};
+use kachel_io::{
+    Clock as _, FILE_OPERATIONS_MAX, FarEnd, FileOperation, FileWork, FolderHandle, ManualClock,
+};
+use kachel_shard::Turn;
 use kachel_stdx::Place;
 use kachel_testkit::{World, WorldOptions};
 
@@ -36,13 +42,15 @@ struct Logged {
     /// Tickets that are not named, and the last ticket given.
     unnamed: Vec<u64>,
     given: u64,
-    forgotten: u64,
+    /// The folder whose disk fetches cold items; `None`: the test does.
+    folder: Option<FolderHandle>,
+    queued: VecDeque<Box<FileOperation>>,
 }
 
 impl Logged {
-    fn new(cache: Cache, wanted: Arc<Wanted>) -> Self {
-        let (word, unnamed) = (Arc::default(), Vec::new());
-        Self { cache, wanted, word, unnamed, given: 0, forgotten: 0 }
+    fn new(cache: Cache, wanted: Arc<Wanted>, folder: Option<FolderHandle>) -> Self {
+        let (word, unnamed, queued) = (Arc::default(), Vec::new(), VecDeque::new());
+        Self { cache, wanted, word, unnamed, given: 0, folder, queued }
     }
 
     fn fetch(&mut self, key: &Key<'_>, ticket: Option<&Ticket>) -> Option<Ticket> {
@@ -51,6 +59,12 @@ impl Logged {
         }
         self.given += 1;
         self.unnamed.push(self.given);
+        if let Some(folder) = &self.folder {
+            // It stands for a read: what is read does not matter here.
+            let mut operation = FileOperation::new(self.given);
+            operation.work = FileWork::SyncFolder { folder: folder.clone() };
+            self.queued.push_back(operation);
+        }
         Some(Ticket(self.given))
     }
 }
@@ -58,6 +72,8 @@ impl Logged {
 impl Engine for Logged {
     type Upload = <Cache as Engine>::Upload;
     type Pinned = <Cache as Engine>::Pinned;
+    type Submission = Box<FileOperation>;
+    type Completion = Box<FileOperation>;
     type Reader = <Cache as Engine>::Reader;
     type Common = <Cache as Engine>::Common;
 
@@ -126,9 +142,18 @@ impl Engine for Logged {
         }
     }
 
+    fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        self.queued.pop_front()
+    }
+
+    fn complete(&mut self, operation: Box<FileOperation>, ready: &mut impl FnMut(u64)) {
+        assert!(operation.result().is_ok(), "the disk has no faults");
+        let place = self.unnamed.iter().position(|ticket| *ticket == operation.token);
+        ready(self.unnamed.swap_remove(place.expect("each operation completes once")));
+    }
+
     fn forget(&mut self, ticket: Ticket) {
         self.unnamed.retain(|unnamed| *unnamed != ticket.0);
-        self.forgotten += 1;
     }
 
     fn durable(&self) -> &Arc<DurableWord> {
@@ -195,16 +220,43 @@ impl Engine for Logged {
 struct Bench {
     world: World<(), Logged>,
     wanted: [Arc<Wanted>; SHARDS as usize],
+    disk_clock: ManualClock,
 }
 
 impl Bench {
     fn new() -> Self {
+        Self::over(None)
+    }
+
+    fn over(folder: Option<&FolderHandle>) -> Self {
         let wanted: [Arc<Wanted>; SHARDS as usize] = Default::default();
         let options =
             WorldOptions { shards: SHARDS, seeds: SEEDS, stays: true, ..WorldOptions::default() };
-        let logged = |id, cache| Logged::new(cache, Arc::clone(&wanted[usize::from(id)]));
+        let logged =
+            |id, cache| Logged::new(cache, Arc::clone(&wanted[usize::from(id)]), folder.cloned());
         let world = World::over(options, |_| (), logged);
-        Self { world, wanted }
+        Self { world, wanted, disk_clock: ManualClock::new(0) }
+    }
+
+    /// A server with a disk, whose operations take up to `latency_ns`.
+    fn with_disk(latency_ns: u64) -> (Self, Disk) {
+        let disk_clock = ManualClock::new(0);
+        let disk = Disk::new(1, &disk_clock);
+        disk.set_plan(FaultPlan { latency_ns: Some(1..=latency_ns), ..FaultPlan::default() });
+        let mut bench = Self { disk_clock, ..Self::over(Some(&disk.folder("cold"))) };
+        bench.world.shards.iter_mut().for_each(|shard| shard.io_mut().use_disk(&disk));
+        (bench, disk)
+    }
+
+    /// Lets time pass until the disk has nothing to do. Nothing but the disk wakes a core.
+    fn fetch_all(&mut self, disk: &Disk) {
+        for _ in 0..10_000 {
+            let Some(due_ns) = disk.next_due_ns() else { return };
+            let now_ns = self.disk_clock.now_ns();
+            self.disk_clock.advance_ns(due_ns.saturating_sub(now_ns));
+            self.world.rest();
+        }
+        panic!("the disk is never done");
     }
 
     /// Runs the cores until all sleep. Nothing but a wake-up ends their sleep.
@@ -320,4 +372,79 @@ fn cold_reads_wait_for_their_tickets_and_hits_take_no_record() {
     assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
     let unnamed = |engine: &Logged| engine.unnamed.len();
     assert!((0..SHARDS).all(|shard| bench.world.engines.inspect(shard, unnamed) == 0));
+}
+
+/// Has each client ask for `count` cold keys of its own, all of them from an engine.
+fn ask_for_cold(clients: &[FarEnd], count: usize) {
+    for (number, client) in clients.iter().enumerate() {
+        let asks =
+            (0..count).map(|cold| format!("get {}\r\n", key(0, &format!("cold{number}-{cold}-"))));
+        client.write((asks.collect::<String>() + "mn\r\n").as_bytes());
+    }
+}
+
+#[test]
+fn cold_reads_are_fetched_by_the_disk_and_more_than_it_takes_at_once() {
+    const CLIENTS: usize = 12;
+    const COLD: usize = 30;
+    let (mut bench, disk) = Bench::with_disk(40_000);
+    let (other, clients) = (bench.world.connect(), [(); CLIENTS].map(|()| bench.world.connect()));
+    bench.ask(&other, &set(0, "hit"));
+    ask_for_cold(&clients, COLD);
+    bench.world.rest();
+    assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX, "the others are left with the engine");
+    let parked = bench.world.parked();
+    assert!(parked > FILE_OPERATIONS_MAX as u64, "{parked} wait");
+    let hit = key(0, "hit");
+    let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
+    assert_eq!(bench.ask(&other, &format!("get {hit}\r\n")), value);
+    assert_eq!(bench.world.parked(), parked, "a hit takes no record");
+    let before = bench.world.sum(|counters| &counters.ticks);
+    bench.fetch_all(&disk);
+    let ticks = bench.world.sum(|counters| &counters.ticks) - before;
+    let operations = (CLIENTS * COLD) as u64;
+    assert!(ticks <= 4 * operations, "{ticks} ticks for {operations} operations");
+    let all = "END\r\n".repeat(COLD) + "MN\r\n";
+    assert!(clients.iter().all(|client| client.read() == all.as_bytes()), "in their order");
+    assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
+}
+
+#[test]
+fn what_completes_while_another_core_holds_the_engine_is_not_lost() {
+    let (mut bench, disk) = Bench::with_disk(40_000);
+    let client = [bench.world.connect()];
+    ask_for_cold(&client, 10);
+    bench.world.rest();
+    assert_eq!(disk.in_flight(), 10);
+    let engines = Arc::clone(&bench.world.engines);
+    let held = engines.hold(0).expect("nobody holds it");
+    bench.fetch_all(&disk);
+    assert_eq!((disk.in_flight(), client[0].read().len()), (0, 0), "the holder has them");
+    drop(held);
+    bench.world.rest();
+    assert_eq!(client[0].read(), ("END\r\n".repeat(10) + "MN\r\n").into_bytes());
+}
+
+#[test]
+fn a_server_that_ends_waits_for_its_operations_on_files() {
+    let (mut bench, disk) = Bench::with_disk(40_000);
+    let client = [bench.world.connect()];
+    ask_for_cold(&client, 5);
+    bench.world.rest();
+    bench.world.shared.stop();
+    bench.world.turn();
+    bench.world.shared.give_up_clients();
+    for _ in 0..20 {
+        let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
+        assert!(turns.collect::<Vec<_>>()[0] == Turn::Again, "5 operations are in flight");
+    }
+    while let Some(due_ns) = disk.next_due_ns() {
+        bench.disk_clock.advance_ns(due_ns.saturating_sub(bench.disk_clock.now_ns()));
+        bench.world.turn();
+    }
+    let over = |bench: &mut Bench| {
+        let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
+        turns.fold(true, |over, turn| over & (turn == Turn::Finished))
+    };
+    assert!((0..20).any(|_| over(&mut bench)), "nothing is left");
 }

@@ -1,0 +1,83 @@
+//! What a shard looks at after it has raised its sleeping flag, and how long it may sleep.
+//!
+//! Upstream:   `tick`, before it polls.
+//! Downstream: the mailboxes, `engines`, `clients`.
+//!
+//! Whatever wakes the shard changes what is looked at here, and then looks at the flag. So the
+//! shard finds the change, or is woken (`mailboxes`, M1; `engines`, E4; `calls`, K2; `fences`, F2).
+//! This file cites the invariants of `tick`, too.
+
+use kachel_engine::Engine;
+use kachel_io::Wait;
+
+use crate::clients::Clients;
+use crate::connections::late::LateClients;
+use crate::context::Context;
+use crate::waiting::engines::Engines;
+
+/// How long a shard may sleep in one poll, if a client may be late.
+const SLEEP_NS_MAX: u64 = 100_000_000;
+/// How long the timekeeper may sleep if no client can be late (I3).
+const SLEEP_NS_QUIET: u64 = 1_000_000_000;
+/// How long a shard may sleep once the process stops. Nothing wakes the shard when another shard
+/// closes the last connection, and no other server can listen until this shard ends.
+const SLEEP_NS_STOPPING: u64 = 2_000_000;
+
+/// The parts of a shard that has nothing to do.
+#[derive(Clone, Copy)]
+pub(crate) struct Resting<'a, E: Engine> {
+    pub(crate) context: &'a Context,
+    pub(crate) engines: &'a Engines<E>,
+    pub(crate) clients: &'a Clients<E::Pinned>,
+    pub(crate) late: &'a LateClients,
+}
+
+impl<E: Engine> Resting<'_, E> {
+    /// Whether other cores have brought something, or left requests. Cost: a few loads.
+    pub(crate) fn has_visitors(&self) -> bool {
+        let Self { engines, context, .. } = self;
+        debug_assert!(!context.owes_wakes(), "mailboxes, M2");
+        !engines.mailboxes().is_empty(context.id)
+            || context.log.is_on() && context.shared.watchers.have_come(context.id)
+            || engines.are_left(context.id)
+    }
+
+    /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
+    /// a login that waits (`turns`, T1), or until the engine wants to be entered.
+    pub(crate) fn longest_sleep(&self) -> Wait {
+        let Self { context, engines, late, clients, .. } = self;
+        let wait = match context.id {
+            _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
+            _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
+            0 => Wait::AtMostNs(SLEEP_NS_QUIET),
+            _ => Wait::Forever,
+        };
+        let now_ns = context.now_ns();
+        // A deadline that has passed waits for the core that holds the engine (`may_enter`).
+        let deadline_ns =
+            engines.deadline_ns(context.id).filter(|deadline_ns| *deadline_ns > now_ns);
+        let next_ns = clients.next_login_ns(context).into_iter().chain(deadline_ns).min();
+        next_ns.map_or(wait, |next_ns| wait.at_most_ns(next_ns.saturating_sub(now_ns)))
+    }
+
+    /// Has each engine that holds back replies of this core wake it when more of the engine's
+    /// changes are durable. Returns whether such a reply can be sent already (`fences`, F2). Cost:
+    /// a load, if there is none.
+    pub(crate) fn awaits_no_fence(&self) -> bool {
+        let Self { engines, context, clients, .. } = self;
+        !clients.fences.is_empty()
+            && clients.fences.lowest().fold(false, |is_reached, fence| {
+                engines.await_advance(fence.engine, context.id);
+                is_reached | engines.is_reached(fence) // Each is awaited.
+            })
+    }
+
+    /// Whether there is something to do in the engine of this shard, and no core holds it. Upkeep
+    /// may have been due while another core held the engine. If a core holds it, that core will
+    /// wake this one (`engines`, E4). Cost: a few loads.
+    pub(crate) fn may_enter(&self, is_upkeep_held: bool) -> bool {
+        let Self { engines, context, .. } = self;
+        let is_called = engines.are_called(context);
+        (is_called || is_upkeep_held) && !engines.want(context.id)
+    }
+}

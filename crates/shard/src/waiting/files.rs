@@ -1,0 +1,95 @@
+//! Operations on files: from an engine to the I/O backend of a core, and back.
+//!
+//! Upstream:   `engines` takes what an engine has queued when it releases the engine; the events of
+//!             `io` bring completed operations.
+//! Downstream: `tick` submits to `io`, and passes completions to the engine, or to its holder.
+//!
+//! ```text
+//! engine --next_submission--> outgoing of the core that releases it --submit--> io
+//!    |                                                                          |
+//!    +-- no room: kept with the engine, and the home core is called             | FileDone
+//!                                                                               v
+//! engine <--complete-- holder, or this core <--parked-- carrier <-- completed of the same core
+//! ```
+//!
+//! Invariants:
+//! - S1  The token of an operation in flight has the number of its engine in its highest 16 bits.
+//!   The engine uses the others.
+//! - S2  A core takes no more submissions than its backend has room for. It has given them to the
+//!   backend before it sleeps.
+//! - S3  Each completion reaches its engine once: as a record, which the holder of the engine
+//!   cannot release the lock without seeing (`kachel_stdx::CombiningLock`, C3).
+//! - S4  A core does not end before its operations have completed: requests of other cores may wait
+//!   for them.
+
+use kachel_engine::Engine;
+use kachel_io::{FileOperation, Files};
+
+use crate::context::Context;
+use crate::waiting::engines::Engines;
+use crate::waiting::held::HeldEngines;
+use crate::waiting::records::Records;
+
+/// Bits of a token that belong to the engine (S1).
+const TOKEN_BITS: u32 = 48;
+
+/// An engine whose operations on files a core can carry out. An engine without files uses
+/// [`std::convert::Infallible`] for both.
+pub trait FileEngine:
+    Engine<Submission: Into<Box<FileOperation>>, Completion: From<Box<FileOperation>>>
+{
+}
+
+impl<E> FileEngine for E
+where
+    E: Engine,
+    E::Submission: Into<Box<FileOperation>>,
+    E::Completion: From<Box<FileOperation>>,
+{
+}
+
+/// Passes the completed operations of a core to their engines, or to the cores that hold them.
+/// Cost: a load, if there are none.
+#[inline]
+pub(crate) fn complete<E: FileEngine>(
+    context: &Context,
+    engines: &Engines<E>,
+    records: &mut Records<E>,
+    completed: &mut Vec<Box<FileOperation>>,
+) {
+    if !completed.is_empty() {
+        complete_some(context, engines, records, completed);
+    }
+}
+
+#[cold]
+fn complete_some<E: FileEngine>(
+    context: &Context,
+    engines: &Engines<E>,
+    records: &mut Records<E>,
+    completed: &mut Vec<Box<FileOperation>>,
+) {
+    let mut held = HeldEngines::new(engines, context);
+    let count = u32::try_from(completed.len()).expect("a backend has few operations in flight");
+    let left = context.files_in_flight.get().checked_sub(count);
+    context.files_in_flight.set(left.expect("S3: what completes was submitted"));
+    for mut operation in completed.drain(..) {
+        let shard = (operation.token >> TOKEN_BITS) as u16; // S1
+        debug_assert!(shard < context.shards(), "S1: an engine of this process");
+        operation.token &= (1 << TOKEN_BITS) - 1;
+        held.park(records.carrier(context, shard, operation.into())); // S3
+    }
+}
+
+/// Submits the operations of the engines that a core has released. Cost: a load, if there are none.
+#[inline]
+pub(crate) fn submit<E: FileEngine>(io: &mut impl Files, context: &Context, engines: &Engines<E>) {
+    engines.take_outgoing(context, |engine, submission| {
+        let mut operation: Box<FileOperation> = submission.into();
+        assert!(operation.token >> TOKEN_BITS == 0, "S1: an engine uses {TOKEN_BITS} bits");
+        operation.token |= u64::from(engine) << TOKEN_BITS;
+        let submitted = io.submit(operation);
+        assert!(submitted.is_ok(), "S2: there is room");
+        context.files_in_flight.set(context.files_in_flight.get() + 1);
+    });
+}

@@ -34,8 +34,8 @@ pub use cache::{
 };
 pub use engine::CacheCommon;
 pub use item::CachedItem;
-/// The state that all shards of a process share: the memory, and the word that records every flush.
-pub use kachel_segment::{BLOCK_BYTES, FlushWord, Pool, PoolBooks, PoolOptions, SavedItem};
+/// The memory that all shards of a process share.
+pub use kachel_segment::{BLOCK_BYTES, Pool, PoolBooks, PoolOptions, SavedItem};
 pub use kachel_stdx::SizeClassOptions;
 pub use large::{CachePinned, CacheUpload};
 pub use reader::CacheReader;

@@ -26,13 +26,11 @@ mod arena;
 #[cfg(loom)]
 mod arena_model;
 mod audit;
-mod flush;
 mod meta;
 mod limits;
 
 #[cfg(loom)]
 use arena_model as arena;
-pub use flush::FlushWord;
 pub use item::{FoundItem, Item, ItemValue, Parts};
 pub use layout::{Access, ItemAt};
 pub use limits::{

@@ -9,6 +9,7 @@
 mod allocations;
 mod combining;
 mod counter;
+mod flush_word;
 mod held;
 mod landing;
 #[cfg(loom)]
@@ -23,6 +24,7 @@ pub use allocations::{CountingAllocator, counted, kept, uncounted};
 pub use combining::{Chain, CombiningLock, Guard, Offered, Returned, Work};
 pub use counter::Counter;
 pub use crossbeam_utils::CachePadded;
+pub use flush_word::{FlushWord, Flushed, is_before};
 pub use held::{Held, Keeper};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,

@@ -29,7 +29,10 @@ use std::sync::{Arc, PoisonError};
 use std::sync::{Mutex, MutexGuard};
 
 use kachel_host::{Budget, PageKind};
-use kachel_stdx::{CachePadded, Place, Quiescence, Reader, SizeClassOptions, SizeClasses, Stamp};
+use kachel_stdx::{
+    CachePadded, FlushWord, Place, Quiescence, Reader, SizeClassOptions, SizeClasses, Stamp,
+    is_before,
+};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
@@ -44,7 +47,6 @@ pub use upload::Upload;
 
 use crate::arena::Arena;
 use crate::audit::Use;
-use crate::flush::{FlushWord, is_before};
 use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::limits::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 use crate::meta::{EPOCH, META_BYTES, Metas, NONE, Phase, USED};
@@ -187,7 +189,7 @@ impl Pool {
             budget,
             segment_shift: segment_bytes.trailing_zeros(),
             extents: ExtentTable::reserve(blocks)?,
-            flush_word: FlushWord::new(),
+            flush_word: FlushWord::default(),
             size_classes: Arc::new(SizeClasses::new(options.classes)),
             shards: options.shards.max(1),
             segments,

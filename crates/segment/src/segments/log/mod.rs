@@ -34,14 +34,13 @@ mod lengths;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kachel_stdx::{Place, Stamp};
+use kachel_stdx::{Flushed, Place, Stamp, is_before};
 
 use self::lengths::Lengths;
 use self::open::{OpenSegments, Stream};
 use self::owned::Owned;
 use self::queues::{Queue, Queues};
 use self::ttl::{NEVER, expiry_or_never};
-use crate::flush::{Flushed, is_before};
 use crate::item::{Draft, Item};
 use crate::layout::{Header, ItemAt};
 use crate::limits::BLOCK_BYTES;

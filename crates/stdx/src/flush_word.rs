@@ -1,9 +1,9 @@
-//! The flush word: one word of the process. It tells all shards which items are flushed.
+//! The flush word: one word of the process. It tells all threads what is flushed.
 //!
-//! Upstream:   `cache` writes it for `flush_all`; owners of segments, and readers on other cores,
-//!             load it.
-//! Downstream: `segments` stamps each segment with the epoch in which it is opened; an item of an
-//!             earlier epoch than the word's is flushed.
+//! Upstream:   the engines write it for a flush; owners of memory, and readers on other cores, load
+//!             it.
+//! Downstream: `segment` stamps each segment with the epoch in which it is opened; what has the
+//!             stamp of an earlier epoch than the word's is flushed.
 //!
 //! ```text
 //! bit  0                            32                           64
@@ -13,9 +13,8 @@
 //!      +-----------------------------+----------------------------+
 //! ```
 //!
-//! A reader loads the word after the slot that names the item. A writer that stamped the item's
-//! segment had loaded the word before it stored the slot, so the reader never sees a word older
-//! than the stamp.
+//! A reader loads the word after the slot that names what it reads. A writer that stamped it had
+//! loaded the word before it stored the slot, so the reader never sees a word older than the stamp.
 //!
 //! Invariants:
 //! - F1  A flush is one compare-and-swap, so all flushes of the process have one order, and each
@@ -26,19 +25,15 @@
 //!   that notices this first writes the next epoch into the word before it serves anything.
 
 use std::fmt;
-#[cfg(not(any(loom, shuttle)))]
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use kachel_stdx::CachePadded;
-#[cfg(loom)]
-use loom::sync::atomic::AtomicU64;
-#[cfg(shuttle)]
-use shuttle::sync::atomic::AtomicU64;
+use crossbeam_utils::CachePadded;
+
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::{AcqRel, Acquire};
 
 /// The flush word, as it was at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flushed(u64);
+pub struct Flushed(u64);
 
 impl Flushed {
     const fn new(epoch: u32, due: u32) -> Self {
@@ -46,7 +41,8 @@ impl Flushed {
     }
 
     /// The number of flushes so far.
-    pub(crate) const fn epoch(self) -> u32 {
+    #[inline]
+    pub const fn epoch(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
@@ -65,9 +61,9 @@ impl Flushed {
     }
 }
 
-/// Whether a segment stamped with `stamp` was flushed before `epoch` (F2).
+/// Whether what is stamped with `stamp` was flushed before `epoch` (F2).
 #[inline]
-pub(crate) const fn is_before(stamp: u32, epoch: u32) -> bool {
+pub const fn is_before(stamp: u32, epoch: u32) -> bool {
     stamp.wrapping_sub(epoch).cast_signed() < 0
 }
 
@@ -75,15 +71,17 @@ pub(crate) const fn is_before(stamp: u32, epoch: u32) -> bool {
 /// and only flushes write it.
 pub struct FlushWord(CachePadded<AtomicU64>);
 
-impl FlushWord {
+impl Default for FlushWord {
     /// A word with no flush so far.
-    pub(crate) fn new() -> Self {
+    fn default() -> Self {
         Self(CachePadded::new(AtomicU64::new(0)))
     }
+}
 
+impl FlushWord {
     /// Loads the word. Cost: one load.
     #[inline]
-    pub(crate) fn load(&self) -> Flushed {
+    pub fn load(&self) -> Flushed {
         Flushed(self.0.load(Acquire))
     }
 
@@ -114,7 +112,8 @@ impl FlushWord {
 
     /// Carries out a pending flush that is due in second `now` (F3). Returns the word after that.
     /// Cost: one load, and a compare-and-swap once for each delayed flush.
-    pub(crate) fn settle(&self, now: u32) -> Flushed {
+    #[inline]
+    pub fn settle(&self, now: u32) -> Flushed {
         let flushed = self.load();
         if !flushed.is_due(now) {
             return flushed;
@@ -151,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_pending_flush_is_the_next_epoch_from_its_second_on() {
-        let word = FlushWord::new();
+        let word = FlushWord::default();
         word.flush_in(12, 10);
         for (now, epoch, due) in [(10, 0, 12), (11, 0, 12), (12, 1, 0), (13, 1, 0)] {
             assert_eq!(word.settle(now), Flushed::new(epoch, due), "second {now}");
@@ -166,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_later_flush_takes_the_place_of_a_pending_one() {
-        let word = FlushWord::new();
+        let word = FlushWord::default();
         word.flush_in(20, 10);
         word.flush_in(30, 11);
         assert_eq!(word.settle(25), Flushed::new(0, 30));

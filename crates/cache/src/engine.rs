@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use kachel_engine::{
     Answer, Block, Changes, Common, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine,
-    EngineOptions, EngineStats, Evicted, GetTerms, ItemView, Key, LastDead, Lookup, NotYet, Now,
-    Operation, Outcome, Room, Ticket, WalkStep, apply, get,
+    EngineOptions, EngineStats, Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup,
+    NotYet, Now, Operation, Outcome, Room, Ticket, WalkStep, apply, get,
 };
 use kachel_segment::{Item, Pool, WalkCursor};
 use kachel_stdx::{Landing, Place, Reader, SizeClasses};
@@ -87,8 +87,8 @@ impl Common for CacheCommon {
         self.pool.bytes_max()
     }
 
-    fn size_classes(&self) -> &Arc<SizeClasses> {
-        &self.pool.size_classes
+    fn size_classes(&self) -> Arc<SizeClasses> {
+        Arc::clone(&self.pool.size_classes)
     }
 
     fn list_evictions(&self, on: bool) {
@@ -115,16 +115,6 @@ impl Engine for Cache {
 
     fn reader(&self) -> CacheReader {
         Self::reader(self)
-    }
-
-    fn enter(&mut self, core: Place, now: &Now) {
-        self.segments.enter(core);
-        self.note_flush(now);
-    }
-
-    #[inline]
-    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
-        self.fetch(batch);
     }
 
     #[inline]
@@ -159,43 +149,6 @@ impl Engine for Cache {
         &self.durable
     }
 
-    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
-        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
-        room(self.segments.make_upload_room(bytes, now.second, &mut index))
-    }
-
-    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
-        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
-        room(self.segments.make_room(bytes, now.second, &mut index))
-    }
-
-    fn report_changes(&mut self, copies: Arc<dyn Copies>) {
-        assert!(!self.changes.are_reported(), "there is one store of copies");
-        self.changes = Changes::to(copies);
-    }
-
-    fn last_dead(&self) -> &Arc<LastDead> {
-        &self.last_dead
-    }
-
-    #[inline]
-    fn has_evicted(&self) -> bool {
-        self.segments.has_evicted()
-    }
-
-    fn take_evicted(&mut self, mut tell: impl FnMut(&Evicted<'_>)) -> u64 {
-        self.segments.take_evicted(|item| {
-            tell(&Evicted {
-                key: item.key,
-                value_bytes: item.value_bytes,
-                client_flags: item.client_flags,
-                expiry: item.expiry,
-                last_access: item.last_access,
-                is_fetched: item.is_fetched,
-            });
-        })
-    }
-
     fn maintain(&mut self, now: &Now) -> usize {
         let before = self.work_bytes();
         let moved = self.maintain_index(MAINTENANCE_ITEMS_MAX);
@@ -226,6 +179,65 @@ impl Engine for Cache {
         WalkStep { items: walked.items, more: walked.more }
     }
 
+    #[inline]
+    fn work_bytes(&self) -> u64 {
+        self.segments.work_bytes() + self.index_work_bytes
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.totals()
+    }
+}
+
+impl Extensions for Cache {
+    fn enter(&mut self, core: Place, now: &Now) {
+        self.segments.enter(core);
+        self.note_flush(now);
+    }
+
+    #[inline]
+    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
+        self.fetch(batch);
+    }
+
+    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
+        room(self.segments.make_upload_room(bytes, now.second, &mut index))
+    }
+
+    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
+        room(self.segments.make_room(bytes, now.second, &mut index))
+    }
+
+    fn report_changes(&mut self, copies: Arc<dyn Copies>) -> bool {
+        assert!(!self.changes.are_reported(), "there is one store of copies");
+        self.changes = Changes::to(copies);
+        true
+    }
+
+    fn last_dead(&self) -> Arc<LastDead> {
+        Arc::clone(&self.last_dead)
+    }
+
+    #[inline]
+    fn has_evicted(&self) -> bool {
+        self.segments.has_evicted()
+    }
+
+    fn take_evicted(&mut self, mut tell: impl FnMut(&Evicted<'_>)) -> u64 {
+        self.segments.take_evicted(|item| {
+            tell(&Evicted {
+                key: item.key,
+                value_bytes: item.value_bytes,
+                client_flags: item.client_flags,
+                expiry: item.expiry,
+                last_access: item.last_access,
+                is_fetched: item.is_fetched,
+            });
+        })
+    }
+
     fn crawl(
         &mut self,
         cursor: &mut Cursor,
@@ -246,14 +258,5 @@ impl Engine for Cache {
         debug_assert!(reclaimed <= walked.items, "each was examined");
         expired.into_iter().for_each(|at| self.reclaim_expired(at));
         CrawlStep { walked: WalkStep { items: walked.items, more: walked.more }, reclaimed }
-    }
-
-    #[inline]
-    fn work_bytes(&self) -> u64 {
-        self.segments.work_bytes() + self.index_work_bytes
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.totals()
     }
 }

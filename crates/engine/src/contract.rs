@@ -33,12 +33,12 @@ use std::sync::Arc;
 use kachel_stdx::{Held, Landing, Place, Reader, SizeClasses};
 
 use crate::change::NoRoom;
-use crate::copies::Copies;
 use crate::durable::{DurableWord, Sequence};
+use crate::extensions::Extensions;
 use crate::item::ItemView;
 use crate::key::Key;
-use crate::last_dead::{DeadFound, LastDead};
-use crate::operation::{Block, GetTerms, Operation};
+use crate::last_dead::DeadFound;
+use crate::operation::{Block, GetTerms, Operation, Verb};
 use crate::options::EngineOptions;
 use crate::outcome::Outcome;
 use crate::stats::{ClassStats, EngineStats};
@@ -119,26 +119,6 @@ pub struct WalkStep {
     pub more: bool,
 }
 
-/// The result of one step of a walk that reclaims space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CrawlStep {
-    /// The items that were examined.
-    pub walked: WalkStep,
-    /// The number of items whose space was reclaimed.
-    pub reclaimed: usize,
-}
-
-/// The result of making room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// There is room.
-    Made,
-    /// Enough was freed, but other cores may still read it: there is room in a later tick.
-    OnTheWay,
-    /// There is nothing left to free.
-    Refused,
-}
-
 /// The answer to a read of another core's items.
 #[derive(Debug)]
 pub enum ReadAnswer<'r, P> {
@@ -146,23 +126,6 @@ pub enum ReadAnswer<'r, P> {
     Done(Outcome<'r, P>, Durability),
     /// Only the owner can execute this read. Nothing was changed and nothing counted.
     AskOwner,
-}
-
-/// An item that was evicted, as the log of evictions shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Evicted<'k> {
-    /// The key.
-    pub key: &'k [u8],
-    /// Bytes of the value.
-    pub value_bytes: usize,
-    /// The client flags.
-    pub client_flags: u32,
-    /// The second in which it would have expired; 0 for never.
-    pub expiry: u32,
-    /// The second of its last access.
-    pub last_access: u32,
-    /// Whether it was fetched since it was stored.
-    pub is_fetched: bool,
 }
 
 /// Reads the items of an engine on any core, while the owner of the engine works. For a batch of
@@ -177,15 +140,23 @@ pub trait ReadBeside: Clone + Send + Sync + 'static {
 
     /// The first step of a batch: prefetches the part of the index in which [`Self::guess`] looks.
     /// Cost: no wait.
-    fn prefetch(&self, lookup: Lookup);
+    fn prefetch(&self, lookup: Lookup) {
+        let _nothing_to_prefetch = lookup;
+    }
 
     /// The second step: guesses where the item is, and prefetches it. `None` if it is not where
     /// [`Self::prefetch`] looked; then prefetches the part for [`Self::guess_again`]. Cost: a line
     /// of the index.
-    fn guess(&self, lookup: Lookup) -> Option<Self::Guess>;
+    fn guess(&self, lookup: Lookup) -> Option<Self::Guess> {
+        let _never_guessed = lookup;
+        None
+    }
 
     /// The third step, if the second one had no guess. Cost: a line of the index.
-    fn guess_again(&self, lookup: Lookup) -> Option<Self::Guess>;
+    fn guess_again(&self, lookup: Lookup) -> Option<Self::Guess> {
+        let _never_guessed = lookup;
+        None
+    }
 
     /// Executes a read that changes nothing. `round` is the registration of the core that reads,
     /// awake; the value is lent until its round ends. `now` is the greatest second of the process.
@@ -197,11 +168,17 @@ pub trait ReadBeside: Clone + Send + Sync + 'static {
         round: &'r Reader,
         now: &Now,
         dead_found: &mut DeadFound,
-    ) -> ReadAnswer<'r, Self::Pinned>;
+    ) -> ReadAnswer<'r, Self::Pinned> {
+        let _only_the_owner_reads = (key, guess, terms, round, now, dead_found);
+        ReadAnswer::AskOwner
+    }
 
     /// Counts of the items of a size class ([`Common::size_classes`]) that are gone. All are 0 if
     /// there is no such class. Cost: a few loads.
-    fn class_stats(&self, class: u8) -> ClassStats;
+    fn class_stats(&self, class: u8) -> ClassStats {
+        let _not_counted_by_class = class;
+        ClassStats::default()
+    }
 }
 
 /// A large value that is being received, directly into the memory where it will be stored.
@@ -212,18 +189,26 @@ pub trait ReceiveValue {
     fn write(&mut self, bytes: &[u8]) -> Result<(), NoRoom>;
 
     /// The number of bytes that [`Self::landing`] would lend now, in at most `blocks_max` blocks of
-    /// the engine.
-    fn landing_bytes(&self, blocks_max: usize) -> usize;
+    /// the engine. An upload that never lends memory returns 0, and its bytes are written.
+    fn landing_bytes(&self, blocks_max: usize) -> usize {
+        let _nothing_is_lent = blocks_max;
+        0
+    }
 
     /// Lends the memory for the next bytes through `landing`, so that the kernel writes the bytes
     /// directly into it.
     ///
     /// Errors: there is no memory now, and nothing was lent.
-    fn landing(&mut self, landing: &mut Landing, blocks_max: usize) -> Result<(), NoRoom>;
+    fn landing(&mut self, landing: &mut Landing, blocks_max: usize) -> Result<(), NoRoom> {
+        let _nothing_is_lent = (landing, blocks_max);
+        Err(NoRoom)
+    }
 
     /// Takes back a landing into which `bytes` bytes were received. Returns how many of them belong
     /// to the value; the others follow the value.
-    fn landed(&mut self, landing: &mut Landing, bytes: usize) -> usize;
+    fn landed(&mut self, landing: &mut Landing, bytes: usize) -> usize {
+        unreachable!("{bytes} bytes in {landing:?}, which this upload never lent")
+    }
 }
 
 /// A pinned large value. It stays readable even if its item is replaced or removed.
@@ -261,8 +246,11 @@ pub trait Common: Clone + Send + Sync + 'static {
     /// than the memory limit.
     fn begin_upload(&self, value_bytes: usize, core: Place) -> Option<Self::Upload>;
 
-    /// An empty landing for uploads. Cost: one allocation.
-    fn spare_landing(&self) -> Landing;
+    /// An empty landing for uploads. It is not called if no upload lends memory
+    /// ([`ReceiveValue::landing_bytes`]). Cost: one allocation.
+    fn spare_landing(&self) -> Landing {
+        unreachable!("uploads of this engine lend no memory")
+    }
 
     /// Flushes all items that are stored so far, in all engines at once. An operation that begins
     /// later sees the flush.
@@ -276,26 +264,36 @@ pub trait Common: Clone + Send + Sync + 'static {
     fn cancel_flush(&self, now: &Now);
 
     /// The highest value, in bytes, that the memory limit can be raised to.
-    fn bytes_max(&self) -> u64;
+    fn bytes_max(&self) -> u64 {
+        u64::MAX
+    }
 
     /// The size classes by which items are counted. An item belongs to the class of its nominal
     /// size ([`EngineOptions::nominal_bytes`]).
-    fn size_classes(&self) -> &Arc<SizeClasses>;
+    fn size_classes(&self) -> Arc<SizeClasses> {
+        Arc::default()
+    }
 
     /// Has all engines keep a list of the items that they evict, or no longer. See
-    /// [`Engine::take_evicted`]. Cost: a store.
-    fn list_evictions(&self, on: bool);
+    /// [`Extensions::take_evicted`]. Cost: a store.
+    fn list_evictions(&self, on: bool) {
+        let _nothing_is_evicted = on;
+    }
 
     /// The number of pinned bytes of large values. A byte is pinned as long as a handle of
-    /// [`Engine::Pinned`], or a [`Held`] that came from one, keeps it.
-    fn pinned_bytes(&self) -> u64;
+    /// [`Engine::Pinned`], or a [`Held`] that came from one, keeps it. An engine that returns 0
+    /// must charge pinned values to the budget by itself, or have none.
+    fn pinned_bytes(&self) -> u64 {
+        0
+    }
 }
 
-/// An engine, as a shard uses it.
+/// An engine, as a shard uses it: the part of the contract that every engine implements. What only
+/// some engines have stands in [`Extensions`], with defaults.
 ///
 /// Every method returns soon: no method waits for a disk, a lock or a network. An engine that would
 /// have to wait answers [`Answer::Later`].
-pub trait Engine {
+pub trait Engine: Extensions {
     /// A large value that is being received. The engine of another shard may store it: the upload
     /// then moves to that shard's thread, so its memory is of the process and not of one engine.
     type Upload: ReceiveValue + Send;
@@ -317,20 +315,6 @@ pub trait Engine {
     /// Returns a reader of this engine's items for any core.
     fn reader(&self) -> Self::Reader;
 
-    /// The core at `core` uses this engine from now on, until another one enters. While it changes
-    /// the engine it holds nothing that it read of others, so memory is reused without waiting for
-    /// it (I4).
-    ///
-    /// Takes note of flushes by any core of the process, and of a pending flush that is due. That
-    /// is not enough: another core may flush later. Each operation must see every flush that was
-    /// acknowledged before it began, so each lookup and each store also looks at what all engines
-    /// of the process share about flushes. Cost: two loads and a store.
-    fn enter(&mut self, core: Place, now: &Now);
-
-    /// Prefetches into the processor's caches what a batch of operations is about to look up. A
-    /// batch has at most [`BATCH_MAX`] operations.
-    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone);
-
     /// Executes an operation, or answers that it must be executed again later.
     ///
     /// `block` is the whole value of a store. If it is an upload, the engine takes the upload out
@@ -344,15 +328,18 @@ pub trait Engine {
         now: &Now,
     ) -> Answer<'e, Self::Pinned>;
 
-    /// Executes a read, as [`Self::execute`] does for [`crate::Verb::Get`]. It is a method of its
-    /// own so that a read costs no more than necessary.
+    /// Executes a read, as [`Self::execute`] does for [`Verb::Get`]. It is a method of its own so
+    /// that a read costs no more than necessary.
     fn read<'e>(
         &'e mut self,
         key: &Key<'_>,
         terms: &GetTerms,
         ticket: Option<Ticket>,
         now: &Now,
-    ) -> Answer<'e, Self::Pinned>;
+    ) -> Answer<'e, Self::Pinned> {
+        let operation = Operation { key: *key, verb: Verb::Get(*terms) };
+        self.execute(&operation, &mut Block::None, ticket, now)
+    }
 
     /// Whether operations with [`Ticket::ROOM`] may be executed again now. If not, a reader that is
     /// in the way was marked: when its `round_over` or `sleep` returns `true`, the shard executes
@@ -396,28 +383,6 @@ pub trait Engine {
     /// Tells up to which sequence all changes are durable (I3).
     fn durable(&self) -> &Arc<DurableWord>;
 
-    /// Frees memory for the next `bytes` bytes of a large value.
-    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room;
-
-    /// Returns memory to the budget of the process until `bytes` bytes can be charged to it.
-    fn make_room(&mut self, bytes: u64, now: &Now) -> Room;
-
-    /// Reports each change to `copies` from now on: before an item is stored, removed, evicted or
-    /// reclaimed because it is dead, and before its marks change ([`crate::Changes`]). A flush of
-    /// [`Self::common`] is reported, too. Called before the engine is used, and before `common`.
-    fn report_changes(&mut self, copies: Arc<dyn Copies>);
-
-    /// The last dead item that a lookup of this engine has removed.
-    fn last_dead(&self) -> &Arc<LastDead>;
-
-    /// Whether there is something for [`Self::take_evicted`]. Cost: a load.
-    fn has_evicted(&self) -> bool;
-
-    /// Tells the items that were evicted since the last call, the oldest first, as far as they were
-    /// listed ([`Common::list_evictions`]). The list is bounded. Returns how many more items were
-    /// evicted than were listed.
-    fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64;
-
     /// Executes a step of upkeep, which is bounded in [`Self::work_bytes`]. Returns the amount of
     /// work done; 0 means that there is no work for now.
     fn maintain(&mut self, now: &Now) -> usize;
@@ -433,16 +398,6 @@ pub trait Engine {
         items_max: usize,
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep;
-
-    /// Executes one step of a walk that reclaims the space of items which have expired or were
-    /// flushed, if `is_wanted` says so. Cursor and bounds are those of [`Self::walk`].
-    fn crawl(
-        &mut self,
-        cursor: &mut Cursor,
-        now: &Now,
-        items_max: usize,
-        is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
-    ) -> CrawlStep;
 
     /// The work that the engine has done since its start, in bytes: those that it has copied, and a
     /// fixed number for each item that it has examined and each piece of memory that it has freed.

@@ -25,6 +25,7 @@ mod change;
 mod contract;
 mod copies;
 mod durable;
+mod extensions;
 mod guesses;
 mod item;
 mod key;
@@ -43,12 +44,12 @@ mod tests;
 pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, NotYet, Put, PutValue, Refused, Side};
 pub use contract::{
-    Answer, BATCH_MAX, Common, CrawlStep, Cursor, Durability, Engine, Evicted,
-    INLINE_VALUE_BYTES_MAX, Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room, Ticket,
-    WalkStep,
+    Answer, BATCH_MAX, Common, Cursor, Durability, Engine, INLINE_VALUE_BYTES_MAX, Lookup,
+    ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Ticket, WalkStep,
 };
 pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
 pub use durable::{DurableWord, Sequence};
+pub use extensions::{CrawlStep, Evicted, Extensions, Room, ScanCursor, ScanStep};
 pub use guesses::ReadGuesses;
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};

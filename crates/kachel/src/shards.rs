@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf, SizeClassOptions};
 use kachel_engine::{
-    ClockOrigin, Engine as _, EngineOptions, KeyHasher, LeaseOptions, PARTITIONS, Seeds,
+    ClockOrigin, EngineOptions, Extensions as _, KeyHasher, LeaseOptions, PARTITIONS, Seeds,
 };
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
@@ -339,7 +339,7 @@ fn caches(
         let (of, budget) = (ShardOf { shard, shards }, Arc::clone(&shared.budget));
         let mut cache = Cache::new(Arc::clone(pool), budget, hasher, engine, of)?;
         if let Some(copies) = &shared.options.copies {
-            cache.report_changes(Arc::clone(copies));
+            assert!(cache.report_changes(Arc::clone(copies)), "the cache reports its changes");
         }
         Ok(cache)
     });

@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use kachel_engine::{
     Answer, Block, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine, EngineStats,
-    Evicted, GetTerms, ItemView, Key, LastDead, Lookup, Now, Operation, Room, Sequence, Ticket,
-    WalkStep,
+    Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup, Now, Operation, Room, Sequence,
+    Ticket, WalkStep,
 };
 use kachel_stdx::Place;
 use kachel_testkit::Random;
@@ -196,14 +196,6 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         self.inner.reader()
     }
 
-    fn enter(&mut self, core: Place, now: &Now) {
-        self.inner.enter(core, now);
-    }
-
-    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
-        self.inner.prefetch(batch);
-    }
-
     fn execute<'e>(
         &'e mut self,
         operation: &Operation<'_>,
@@ -291,30 +283,6 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         &self.durable
     }
 
-    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
-        self.inner.make_upload_room(bytes, now)
-    }
-
-    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
-        self.inner.make_room(bytes, now)
-    }
-
-    fn report_changes(&mut self, copies: Arc<dyn Copies>) {
-        self.inner.report_changes(copies);
-    }
-
-    fn last_dead(&self) -> &Arc<LastDead> {
-        self.inner.last_dead()
-    }
-
-    fn has_evicted(&self) -> bool {
-        self.inner.has_evicted()
-    }
-
-    fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64 {
-        self.inner.take_evicted(tell)
-    }
-
     fn maintain(&mut self, now: &Now) -> usize {
         self.inner.maintain(now)
     }
@@ -329,6 +297,48 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         self.inner.walk(cursor, now, items_max, show)
     }
 
+    fn work_bytes(&self) -> u64 {
+        self.inner.work_bytes()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+}
+
+impl<E: Engine, const LATE: bool> Extensions for Delaying<E, LATE> {
+    fn enter(&mut self, core: Place, now: &Now) {
+        self.inner.enter(core, now);
+    }
+
+    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
+        self.inner.prefetch(batch);
+    }
+
+    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
+        self.inner.make_upload_room(bytes, now)
+    }
+
+    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
+        self.inner.make_room(bytes, now)
+    }
+
+    fn report_changes(&mut self, copies: Arc<dyn Copies>) -> bool {
+        self.inner.report_changes(copies)
+    }
+
+    fn last_dead(&self) -> Arc<LastDead> {
+        self.inner.last_dead()
+    }
+
+    fn has_evicted(&self) -> bool {
+        self.inner.has_evicted()
+    }
+
+    fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64 {
+        self.inner.take_evicted(tell)
+    }
+
     fn crawl(
         &mut self,
         cursor: &mut Cursor,
@@ -337,13 +347,5 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> CrawlStep {
         self.inner.crawl(cursor, now, items_max, is_wanted)
-    }
-
-    fn work_bytes(&self) -> u64 {
-        self.inner.work_bytes()
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.inner.stats()
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{
-    BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, GetTerms, Key, KeyHasher,
-    LeaseOptions, Lookup, Now, Operation, Seeds, Ttl, Value, apply, get,
+    BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, Extensions as _, GetTerms, Key,
+    KeyHasher, LeaseOptions, Lookup, Now, Operation, Seeds, Ttl, Value, apply, get,
 };
 use kachel_host::Budget;
 

@@ -6,9 +6,9 @@
 
 use kachel_cache::{Cache, CacheReader};
 use kachel_engine::{
-    ArithmeticTerms, BATCH_MAX, Block, Common as _, DeadFound, Direction, Engine as _, GetTerms,
-    Key, KeyHasher, LifeTerms, Lookup, Now, Operation, ReadAnswer, ReadBeside as _, ReadGuesses,
-    Ttl, Verb, apply, get,
+    ArithmeticTerms, BATCH_MAX, Block, Common as _, DeadFound, Direction, Engine as _,
+    Extensions as _, GetTerms, Key, KeyHasher, LifeTerms, Lookup, Now, Operation, ReadAnswer,
+    ReadBeside as _, ReadGuesses, Ttl, Verb, apply, get,
 };
 use kachel_stdx::{CachePadded, CombiningLock, Guard, Offered, Reader, Work};
 use kachel_table::Guess;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kachel_engine::{
-    BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, GetTerms, KeyHasher, LeaseOptions,
-    Lookup, Now, Operation, Seeds, Ttl, Value, apply, get,
+    BATCH_MAX, Block, ClockOrigin, EngineOptions, Extensions as _, GetTerms, KeyHasher,
+    LeaseOptions, Lookup, Now, Operation, Seeds, Ttl, Value, apply, get,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};

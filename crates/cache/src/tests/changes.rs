@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use kachel_engine::{
     Block, ClockOrigin, Common as _, CopiedItem, Copies, CopyReads, Cursor, DeadFound, Engine as _,
-    EngineOptions, FlushStamp, GetTerms, KeyHasher, LeaseOptions, Now, Operation, Outcome,
-    ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
+    EngineOptions, Extensions as _, FlushStamp, GetTerms, KeyHasher, LeaseOptions, Now, Operation,
+    Outcome, ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -132,7 +132,7 @@ impl Pair {
         };
         let mut cache = Cache::new(pool, budget, hasher, options, ShardOf::ONE).expect("space");
         let store = Arc::new(Store::default());
-        cache.report_changes(Arc::clone(&store) as Arc<dyn Copies>);
+        assert!(cache.report_changes(Arc::clone(&store) as Arc<dyn Copies>));
         let round = Mutex::new(cache.common().register_core().expect("a place"));
         store.beside.set((cache.reader(), round, hasher)).expect("set once");
         let origin = ClockOrigin::new(0, 1_800_000_000);

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use kachel_engine::{
-    Block, ClockOrigin, Common as _, DeadFound, DeleteTerms, Engine as _, EngineOptions, GetTerms,
-    KeyHasher, LeaseOptions, LifeStep, LifeTerms, NotYet, Now, Operation, Outcome, ReadAnswer,
-    ReadBeside as _, ReceiveValue as _, Seeds, StoreMode, Ttl, Value, ValueWanted, Verb, Verdict,
-    Wanted, apply,
+    Block, ClockOrigin, Common as _, DeadFound, DeleteTerms, Engine as _, EngineOptions,
+    Extensions as _, GetTerms, KeyHasher, LeaseOptions, LifeStep, LifeTerms, NotYet, Now,
+    Operation, Outcome, ReadAnswer, ReadBeside as _, ReceiveValue as _, Seeds, StoreMode, Ttl,
+    Value, ValueWanted, Verb, Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};

@@ -19,8 +19,9 @@ use std::sync::Arc;
 
 use kachel_cache::{Cache, CacheCommon, Pool, PoolOptions, ShardOf, budget_bytes_min};
 use kachel_engine::{
-    Block, ClockOrigin, Common as _, Cursor, Engine as _, EngineOptions, INLINE_VALUE_BYTES_MAX,
-    KeyHasher, LeaseOptions, Now, Operation, ReceiveValue as _, Room, Seeds, Ttl, Verdict, apply,
+    Block, ClockOrigin, Common as _, Cursor, Engine as _, EngineOptions, Extensions as _,
+    INLINE_VALUE_BYTES_MAX, KeyHasher, LeaseOptions, Now, Operation, ReceiveValue as _, Room,
+    Seeds, Ttl, Verdict, apply,
 };
 use kachel_host::Budget;
 use kachel_load::{Effect, Trace};

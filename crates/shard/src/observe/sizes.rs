@@ -18,7 +18,7 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// The classes of the engines of a process.
     pub(crate) fn new(common: &impl Common) -> Self {
-        Self { classes: Arc::clone(common.size_classes()), options: *common.options() }
+        Self { classes: common.size_classes(), options: *common.options() }
     }
 
     /// The class of an item with key, value and client flags of this many bytes. Cost: a load.

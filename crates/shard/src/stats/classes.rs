@@ -173,7 +173,8 @@ impl<E: Engine> Answering<'_, E> {
         mut show: impl FnMut(&mut Self, &Class<'_>),
     ) -> Option<u32> {
         let (engines, context) = (self.engines, self.context);
-        let chunk_bytes = engines.common().size_classes().lengths();
+        let classes = engines.common().size_classes();
+        let chunk_bytes = classes.lengths();
         debug_assert!(chunk_bytes.len() <= SizeClasses::MAX, "a row for each class");
         let of_class = |class, row| context.shared.sum_of_class(class, row);
         let requests = &Requests::read(of_class, |all| context.shared.sum(all));

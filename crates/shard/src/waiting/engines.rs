@@ -142,7 +142,7 @@ impl<E: Engine> Engines<E> {
         let counted: Vec<_> = engines.iter().map(E::reader).collect();
         let readers = if crew { counted.clone() } else { Vec::new() };
         let mailboxes = Mailboxes::new(engines.len());
-        let last_dead = engines.iter().map(|engine| Arc::clone(engine.last_dead())).collect();
+        let last_dead = engines.iter().map(E::last_dead).collect();
         let durable = engines.iter().map(|engine| Arc::clone(engine.durable())).collect();
         let cores = engines.len();
         let outgoing = (0..cores).map(|_| CachePadded::default()).collect();

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use kachel_cache::Cache;
 use kachel_engine::{
-    Answer, Block, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine, EngineStats,
-    Evicted, GetTerms, ItemView, Key, KeyHasher, LastDead, Lookup, Now, Operation, Room, Seeds,
-    Sequence, Ticket, Verb, WalkStep,
+    Answer, Block, Cursor, Durability, DurableWord, Engine, EngineStats, Extensions, GetTerms,
+    ItemView, Key, KeyHasher, Now, Operation, Seeds, Sequence, Ticket, Verb, WalkStep,
 };
 use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{
@@ -85,14 +84,6 @@ impl Engine for Logged {
         Engine::reader(&self.cache)
     }
 
-    fn enter(&mut self, core: Place, now: &Now) {
-        self.cache.enter(core, now);
-    }
-
-    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
-        self.cache.prefetch(batch);
-    }
-
     fn execute<'e>(
         &'e mut self,
         operation: &Operation<'_>,
@@ -160,30 +151,6 @@ impl Engine for Logged {
         &self.word
     }
 
-    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
-        self.cache.make_upload_room(bytes, now)
-    }
-
-    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
-        self.cache.make_room(bytes, now)
-    }
-
-    fn report_changes(&mut self, copies: Arc<dyn Copies>) {
-        self.cache.report_changes(copies);
-    }
-
-    fn last_dead(&self) -> &Arc<LastDead> {
-        self.cache.last_dead()
-    }
-
-    fn has_evicted(&self) -> bool {
-        self.cache.has_evicted()
-    }
-
-    fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64 {
-        self.cache.take_evicted(tell)
-    }
-
     fn maintain(&mut self, now: &Now) -> usize {
         self.cache.maintain(now)
     }
@@ -198,22 +165,18 @@ impl Engine for Logged {
         self.cache.walk(cursor, now, items_max, show)
     }
 
-    fn crawl(
-        &mut self,
-        cursor: &mut Cursor,
-        now: &Now,
-        items_max: usize,
-        is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
-    ) -> CrawlStep {
-        self.cache.crawl(cursor, now, items_max, is_wanted)
-    }
-
     fn work_bytes(&self) -> u64 {
         self.cache.work_bytes()
     }
 
     fn stats(&self) -> EngineStats {
         Engine::stats(&self.cache)
+    }
+}
+
+impl Extensions for Logged {
+    fn enter(&mut self, core: Place, now: &Now) {
+        self.cache.enter(core, now);
     }
 }
 

@@ -46,6 +46,13 @@ pub struct CacheCommon {
     changes: Changes,
 }
 
+impl CacheCommon {
+    /// The memory of all caches of the process.
+    pub const fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+}
+
 impl Common for CacheCommon {
     type Upload = CacheUpload;
 

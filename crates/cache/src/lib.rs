@@ -22,6 +22,7 @@ mod leases;
 mod lookup;
 #[cfg(all(test, loom))]
 mod models;
+mod opening;
 mod primitives;
 mod reader;
 mod saved;
@@ -38,6 +39,7 @@ pub use item::CachedItem;
 pub use kachel_segment::{BLOCK_BYTES, Pool, PoolBooks, PoolOptions, SavedItem};
 pub use kachel_stdx::SizeClassOptions;
 pub use large::{CachePinned, CacheUpload};
+pub use opening::CacheOpener;
 pub use reader::CacheReader;
 pub use saved::Restored;
 pub use saved::block::{BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};

@@ -30,6 +30,7 @@ mod guesses;
 mod item;
 mod key;
 mod last_dead;
+mod opening;
 mod operation;
 mod options;
 mod outcome;
@@ -54,6 +55,7 @@ pub use guesses::ReadGuesses;
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};
+pub use opening::{OpenEngines, Opening};
 pub use operation::{
     ArithmeticTerms, Block, DeleteTerms, Direction, GetTerms, LifeStep, LifeTerms, Operation,
     StoreMode, StoreTerms, ValueWanted, Verb,

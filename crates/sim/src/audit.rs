@@ -52,7 +52,7 @@ pub(crate) fn audit<const LATE: bool>(server: &Server<LATE>, reads: u16) -> Resu
         segments += held.segments;
         blocks += held.blocks;
     }
-    let pool = server.world.pool.books();
+    let pool = server.world.pool().books();
     let spent = server.world.shared.budget.spent_bytes();
     let charged = server.fixed_bytes + index_bytes + pool.charged_segments * pool.charge_bytes;
     if spent != charged {
@@ -63,7 +63,7 @@ pub(crate) fn audit<const LATE: bool>(server: &Server<LATE>, reads: u16) -> Resu
     if pool.charged_segments != known {
         return Err(format!("{known} segments are accounted for, a wrong number: {pool:?}"));
     }
-    let pinned = server.world.pool.pinned_bytes();
+    let pinned = server.world.pool().pinned_bytes();
     if pinned != 0 {
         return Err(format!("{pinned} bytes are still pinned"));
     }

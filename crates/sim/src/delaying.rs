@@ -20,12 +20,13 @@
 //!   operation.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::sync::Arc;
 
 use kachel_engine::{
     Answer, Block, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine, EngineStats,
-    Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup, Now, Operation, Room, Sequence,
-    Ticket, WalkStep,
+    Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup, Now, OpenEngines, Opening,
+    Operation, Room, Sequence, Ticket, WalkStep,
 };
 use kachel_stdx::Place;
 use kachel_testkit::Random;
@@ -109,6 +110,31 @@ pub(crate) struct Delaying<E, const LATE: bool> {
     /// When the next sequence becomes durable (I2). `None`: that was not decided yet.
     durable_at_ns: Option<u64>,
     counts: DelayCounts,
+}
+
+/// Opens engines that delay a part of their answers, around those of an inner opener.
+pub(crate) struct DelayingOpener<O, const LATE: bool> {
+    pub(crate) inner: O,
+    /// Of a thousand answers, so many are delayed.
+    pub(crate) permille: u64,
+    /// Which ones follows from this.
+    pub(crate) seed: u64,
+}
+
+impl<O: OpenEngines, const LATE: bool> OpenEngines for DelayingOpener<O, LATE> {
+    type Engine = Delaying<O::Engine, LATE>;
+
+    fn budget_bytes_min(engines: u16) -> u64 {
+        O::budget_bytes_min(engines)
+    }
+
+    fn open(&self, opening: &Opening) -> io::Result<Vec<Self::Engine>> {
+        let delaying = |(id, inner): (u16, O::Engine)| {
+            let random = Random::for_purpose(self.seed, &format!("late {id}"));
+            Delaying::new(inner, self.permille, random)
+        };
+        Ok((0..).zip(self.inner.open(opening)?).map(delaying).collect())
+    }
 }
 
 /// How an operation is answered.

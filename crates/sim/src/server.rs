@@ -24,13 +24,13 @@
 
 use std::sync::Arc;
 
-use kachel_cache::Cache;
+use kachel_cache::{Cache, CacheOpener};
 use kachel_engine::{LeaseOptions, Seeds};
 use kachel_io::Wait;
 use kachel_shard::{Engines, Hold, PlainOptions, Turn};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
-use crate::delaying::Delaying;
+use crate::delaying::{Delaying, DelayingOpener};
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
 
@@ -117,11 +117,12 @@ impl<const LATE: bool> Server<LATE> {
             seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },
             ..WorldOptions::default()
         };
-        let delaying = |id, cache| {
-            let random = Random::for_purpose(options.seed, &format!("late {id}"));
-            Delaying::new(cache, options.delay_permille(), random)
+        let opener = DelayingOpener {
+            inner: CacheOpener::default(),
+            permille: options.delay_permille(),
+            seed: options.seed,
         };
-        let world = World::over(world_options, |_| (), delaying);
+        let world = World::over(world_options, |_| (), &opener);
         let mut thread = || Thread {
             state: State::Ready(Wait::Now),
             overslept: false,
@@ -134,12 +135,12 @@ impl<const LATE: bool> Server<LATE> {
         for index in 0..threads.len() {
             queue.schedule(dice.below(1_000), Event::Run(index));
         }
-        let mut beside = options.crew.then(|| world.pool.register_reader().expect("a place"));
+        let mut beside = options.crew.then(|| world.pool().register_reader().expect("a place"));
         let is_awaited = beside.as_mut().is_some_and(kachel_stdx::Reader::sleep);
         assert!(!is_awaited, "nothing waits yet");
         let skewed = options.faults.has(Fault::Skew);
         let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
-        let books = world.pool.books();
+        let books = world.pool().books();
         let segment_bytes = books.charged_segments * books.charge_bytes;
         let fixed_bytes =
             world.shared.budget.spent_bytes().checked_sub(index_bytes + segment_bytes);

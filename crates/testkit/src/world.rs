@@ -16,8 +16,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
-use kachel_engine::{ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, Seeds};
+use kachel_cache::{Cache, CacheCommon, CacheOpener, Pool};
+use kachel_engine::{
+    ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, OpenEngines, Opening, Seeds,
+};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, DatagramPeer, DatagramSocketId, ListenerId, ManualClock, Peer, ThreadTime};
@@ -169,8 +171,6 @@ pub struct World<A: Around = (), E: Engine = Cache> {
     pub clock: ManualClock,
     /// State that the shards share: counters, memory budget, options.
     pub shared: Arc<Shared>,
-    /// The memory that shards take segments and blocks from.
-    pub pool: Arc<Pool>,
 }
 
 /// The UDP port of a server in memory: nothing that comes from this port is answered.
@@ -210,28 +210,21 @@ impl<A: Around> World<A> {
     /// # Panics
     /// As [`World::new`].
     pub fn surrounded(options: WorldOptions, around: impl Fn(&Arc<Shared>) -> A) -> Self {
-        Self::over(options, around, |_, cache| cache)
+        Self::over(options, around, &CacheOpener::default())
     }
 }
 
 impl<A: Around, E: FileEngine> World<A, E> {
-    /// An empty server, as [`World::surrounded`] makes it. `engine` makes the engine of each shard
-    /// from the shard's number and its cache.
+    /// An empty server, as [`World::surrounded`] makes it, over the engines that `opener` opens.
     ///
     /// # Panics
     /// As [`World::new`].
     pub fn over(
         options: WorldOptions,
         around: impl Fn(&Arc<Shared>) -> A,
-        engine: impl Fn(u16, Cache) -> E,
+        opener: &impl OpenEngines<Engine = E>,
     ) -> Self {
         let budget = Arc::new(Budget::new(options.memory_bytes));
-        let pool_options = PoolOptions {
-            shards: options.shards,
-            reserve_bytes: options.memory_bytes,
-            ..PoolOptions::default()
-        };
-        let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
         let shared = Arc::new(Shared::new(options.shared(), budget));
         let clock = ManualClock::new(options.start_unix_s);
         let net = MemoryNet::new();
@@ -254,13 +247,15 @@ impl<A: Around, E: FileEngine> World<A, E> {
         let origin = ClockOrigin::new(0, options.start_unix_s);
         let times = || (0..options.shards).map(|_| Rc::default()).collect();
         let [lags_ns, ran_ns]: [Vec<Rc<Cell<u64>>>; 2] = [times(), times()];
-        let engines = (0..options.shards).map(|id| {
-            let (pool, budget) = (Arc::clone(&pool), Arc::clone(&shared.budget));
-            let of = ShardOf { shard: id, shards: options.shards };
-            let cache = Cache::new(pool, budget, hasher, engine_options, of);
-            engine(id, cache.expect("address space"))
-        });
-        let engines = Engines::new(engines.collect(), options.crew);
+        let opening = Opening {
+            engines: options.shards,
+            hasher,
+            options: engine_options,
+            budget: Arc::clone(&shared.budget),
+            budget_bytes_max: options.memory_bytes,
+        };
+        let engines = opener.open(&opening).expect("address space");
+        let engines = Engines::new(engines, options.crew);
         let shards: Vec<_> = (0..options.shards)
             .zip(endpoints)
             .map(|(id, endpoint)| {
@@ -272,7 +267,7 @@ impl<A: Around, E: FileEngine> World<A, E> {
                 Shard::new(io, clock, Arc::clone(&engines), shard, Arc::clone(&shared))
             })
             .collect();
-        Self { net, listener, shards, engines, lags_ns, ran_ns, clock, shared, pool }
+        Self { net, listener, shards, engines, lags_ns, ran_ns, clock, shared }
     }
 
     /// A new client: the client's end of a connection that the server accepts in a later tick.
@@ -373,19 +368,6 @@ impl<A: Around, E: FileEngine> World<A, E> {
         self.shards.iter().map(Shard::holdings)
     }
 
-    /// Checks that the pool and the shards agree about every segment and block.
-    ///
-    /// # Panics
-    /// If they do not (I4).
-    pub fn audit(&self) {
-        let books = self.pool.books();
-        let sum = |of: fn(&Holdings) -> u64| self.holdings().map(|held| of(&held)).sum::<u64>();
-        let blocks = sum(|held| held.blocks) + books.free_blocks;
-        let owned = sum(|held| held.segments) + books.idle_segments;
-        let all = owned * books.blocks_per_segment + blocks;
-        assert_eq!(all, books.charged_segments * books.blocks_per_segment, "I4: {books:?}");
-    }
-
     /// Requests that were parked so far.
     pub fn parked(&self) -> u64 {
         self.sum(|counters| &counters.parked)
@@ -401,5 +383,25 @@ impl<A: Around, E: FileEngine> World<A, E> {
         client.write(input);
         self.settle();
         client.read()
+    }
+}
+
+impl<A: Around, E: FileEngine<Common = CacheCommon>> World<A, E> {
+    /// The memory that shards take segments and blocks from.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.engines.common().pool()
+    }
+
+    /// Checks that the pool and the shards agree about every segment and block.
+    ///
+    /// # Panics
+    /// If they do not (I4).
+    pub fn audit(&self) {
+        let books = self.pool().books();
+        let sum = |of: fn(&Holdings) -> u64| self.holdings().map(|held| of(&held)).sum::<u64>();
+        let blocks = sum(|held| held.blocks) + books.free_blocks;
+        let owned = sum(|held| held.segments) + books.idle_segments;
+        let all = owned * books.blocks_per_segment + blocks;
+        assert_eq!(all, books.charged_segments * books.blocks_per_segment, "I4: {books:?}");
     }
 }

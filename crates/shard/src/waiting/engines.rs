@@ -175,7 +175,7 @@ impl<E: Engine> Engines<E> {
 
     /// What the engines have in common.
     #[inline]
-    pub(crate) const fn common(&self) -> &E::Common {
+    pub const fn common(&self) -> &E::Common {
         &self.common
     }
 

@@ -346,7 +346,7 @@ fn a_store_whose_room_is_still_read_waits_and_evicts_nothing_more() {
     }
     assert!(evictions(&world) > 0, "memory is full");
     // A core that reads, and loses its processor in the middle of a tick.
-    let mut reader = world.pool.register_reader().expect("a place");
+    let mut reader = world.pool().register_reader().expect("a place");
     let before = evictions(&world);
     for number in 6_000..10_000 {
         clients[number % 2].write(store(number).as_bytes());
@@ -358,7 +358,7 @@ fn a_store_whose_room_is_still_read_waits_and_evicts_nothing_more() {
     let evicted = evictions(&world) - before;
     assert!(stored < 4_000, "some wait: {stored} are stored");
     // The reserve of two shards, and one victim of each.
-    let reserve = 6 * world.pool.segment_bytes() as u64 / 1_000;
+    let reserve = 6 * world.pool().segment_bytes() as u64 / 1_000;
     assert!(evicted <= stored as u64 + reserve, "{evicted} evicted for {stored} stored");
     // Both cores sleep meanwhile: there is no time after which they look again.
     world.rest();
@@ -419,7 +419,7 @@ fn a_large_value_evicts_no_more_than_its_size_and_the_reserve() {
     assert_eq!(world.ask(&client, set.as_bytes()), b"STORED\r\n");
     let evicted = evictions(&world) - before;
     // The reserve of two shards, and one victim of each.
-    let reserve_bytes = 6 * world.pool.segment_bytes();
+    let reserve_bytes = 6 * world.pool().segment_bytes();
     let evicted_bytes = evicted as usize * 1_000;
     assert!(evicted > 0 && evicted_bytes <= bytes + reserve_bytes, "{evicted} items are evicted");
 }

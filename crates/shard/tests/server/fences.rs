@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use kachel_cache::Cache;
+use kachel_cache::{Cache, CacheOpener};
 use kachel_engine::{
     Answer, Block, Cursor, Durability, DurableWord, Engine, EngineStats, Extensions, GetTerms,
-    ItemView, Key, KeyHasher, Now, Operation, Seeds, Sequence, Ticket, Verb, WalkStep,
+    ItemView, Key, KeyHasher, Now, OpenEngines, Opening, Operation, Seeds, Sequence, Ticket, Verb,
+    WalkStep,
 };
 use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{
@@ -180,6 +181,26 @@ impl Extensions for Logged {
     }
 }
 
+struct LoggedOpener<'w> {
+    wanted: &'w [Arc<Wanted>; SHARDS as usize],
+    folder: Option<FolderHandle>,
+}
+
+impl OpenEngines for LoggedOpener<'_> {
+    type Engine = Logged;
+
+    fn budget_bytes_min(engines: u16) -> u64 {
+        CacheOpener::budget_bytes_min(engines)
+    }
+
+    fn open(&self, opening: &Opening) -> std::io::Result<Vec<Logged>> {
+        let caches = CacheOpener::default().open(opening)?.into_iter().zip(self.wanted);
+        let logged =
+            |(cache, wanted)| Logged::new(cache, Arc::clone(wanted), self.folder.clone());
+        Ok(caches.map(logged).collect())
+    }
+}
+
 struct Bench {
     world: World<(), Logged>,
     wanted: [Arc<Wanted>; SHARDS as usize],
@@ -195,9 +216,8 @@ impl Bench {
         let wanted: [Arc<Wanted>; SHARDS as usize] = Default::default();
         let options =
             WorldOptions { shards: SHARDS, seeds: SEEDS, stays: true, ..WorldOptions::default() };
-        let logged =
-            |id, cache| Logged::new(cache, Arc::clone(&wanted[usize::from(id)]), folder.cloned());
-        let world = World::over(options, |_| (), logged);
+        let opener = LoggedOpener { wanted: &wanted, folder: folder.cloned() };
+        let world = World::over(options, |_| (), &opener);
         Self { world, wanted, disk_clock: ManualClock::new(0) }
     }
 

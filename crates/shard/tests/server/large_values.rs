@@ -89,7 +89,7 @@ fn a_client_that_goes_while_its_value_comes_leaves_nothing_behind() {
         let other = world.connect();
         assert_eq!(world.ask(&other, b"mn\r\n"), b"MN\r\n");
         world.settle();
-        let before = world.pool.books();
+        let before = world.pool().books();
         let value = pattern(300_000);
         let said = set(&value);
         for (round, cut) in (20..said.len()).step_by(7_001).enumerate() {
@@ -109,7 +109,7 @@ fn a_client_that_goes_while_its_value_comes_leaves_nothing_behind() {
             assert!(client.is_closed(), "{cut}");
             let uploads: u64 = world.shards.iter().map(|shard| shard.holdings().uploads).sum();
             assert_eq!(uploads, 0);
-            let books = world.pool.books();
+            let books = world.pool().books();
             assert_eq!(books.free_blocks, 0, "{shards} shards, cut at {cut}");
             let used =
                 |books: kachel_cache::PoolBooks| books.charged_segments - books.idle_segments;

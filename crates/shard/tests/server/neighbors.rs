@@ -225,7 +225,7 @@ fn upkeep_of_long_values_holds_an_engine_for_bounded_work() {
         world.settle();
         let hold = most(&world, |counters| &counters.longest_hold_bytes);
         assert!(hold <= MAINTENANCE_BYTES_MAX, "{request}: {hold} bytes in a hold");
-        assert_eq!(world.pool.books().free_blocks, 0, "all blocks came back");
+        assert_eq!(world.pool().books().free_blocks, 0, "all blocks came back");
         world.audit();
     }
 }

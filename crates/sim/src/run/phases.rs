@@ -306,7 +306,7 @@ impl<const LATE: bool> Run<'_, LATE> {
         }
         let later_ns = self.now_ns + HOARD_NS;
         self.until("enough memory is unpinned", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
-        let pinned = self.server.world.pool.pinned_bytes();
+        let pinned = self.server.world.pool().pinned_bytes();
         if pinned > pinned_max {
             return Err(format!("{pinned} bytes are still pinned, the limit is {pinned_max}"));
         }
@@ -335,7 +335,7 @@ impl<const LATE: bool> Run<'_, LATE> {
                 held.push((key, bytes as usize));
             }
         }
-        let pinned = self.server.world.pool.pinned_bytes();
+        let pinned = self.server.world.pool().pinned_bytes();
         for _ in 0..held.len().min(REPLACED_MAX) {
             let (key, bytes) = &held[dice.index(held.len())];
             let ask = self.asker.replacement(&mut dice, key, *bytes);

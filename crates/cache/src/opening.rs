@@ -1,0 +1,47 @@
+//! Opens the caches of a process, over one pool.
+//!
+//! Upstream:   the server, the worlds of `testkit` and the simulation, by the contract.
+//! Downstream: `Cache::new` and `segment`'s pool.
+
+use std::io;
+use std::sync::Arc;
+
+use kachel_engine::{OpenEngines, Opening};
+use kachel_segment::{Pool, PoolOptions};
+use kachel_stdx::SizeClassOptions;
+
+use crate::cache::{Cache, ShardOf, budget_bytes_min};
+
+/// How the caches of a process are made, besides what every engine needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CacheOpener {
+    /// Whether items are in huge pages, if the machine has some.
+    pub huge: bool,
+    /// The size classes by which items are counted.
+    pub classes: SizeClassOptions,
+}
+
+impl OpenEngines for CacheOpener {
+    type Engine = Cache;
+
+    fn budget_bytes_min(engines: u16) -> u64 {
+        budget_bytes_min(engines)
+    }
+
+    /// Cost: reserves address space for `budget_bytes_max` bytes of items, and for the indexes.
+    fn open(&self, opening: &Opening) -> io::Result<Vec<Cache>> {
+        let Opening { engines, hasher, options, ref budget, budget_bytes_max } = *opening;
+        let pool_options = PoolOptions {
+            shards: engines,
+            reserve_bytes: budget_bytes_max,
+            huge: self.huge,
+            classes: self.classes,
+        };
+        let pool = Pool::new(Arc::clone(budget), pool_options)?;
+        let cache = |shard| {
+            let of = ShardOf { shard, shards: engines };
+            Cache::new(Arc::clone(&pool), Arc::clone(budget), hasher, options, of)
+        };
+        (0..engines).map(cache).collect()
+    }
+}

@@ -34,18 +34,17 @@ use kachel_stdx::{Held, Landing, Place, Reader, SizeClasses};
 
 use crate::change::NoRoom;
 use crate::durable::{DurableWord, Sequence};
-use crate::extensions::Extensions;
+use crate::extensions::{Extensions, Lookup};
 use crate::item::ItemView;
 use crate::key::Key;
 use crate::last_dead::DeadFound;
-use crate::operation::{Block, GetTerms, Operation, Verb};
+use crate::operation::{Block, GetTerms, Operation, Ticket, Verb};
 use crate::options::EngineOptions;
 use crate::outcome::Outcome;
 use crate::stats::{ClassStats, EngineStats};
 use crate::time::Now;
+use crate::walk::{Cursor, WalkStep};
 
-/// The largest number of operations that are prefetched together.
-pub const BATCH_MAX: usize = 32;
 /// Bytes of the longest value that is passed as [`Block::Bytes`]. A longer value is passed as an
 /// upload. Values of 16 KiB or more are pinned while they are sent, so this is one byte less.
 pub const INLINE_VALUE_BYTES_MAX: usize = 16 * 1024 - 1;
@@ -70,54 +69,6 @@ pub enum Durability {
     At(Sequence),
 }
 
-/// Identifies what an engine fetches for an operation that it could not execute at once. A ticket
-/// cannot be copied, because it is used once (I2).
-#[derive(Debug, PartialEq, Eq)]
-pub struct Ticket(pub u64);
-
-impl Ticket {
-    /// The ticket of each operation that waits for room on its way. Such an operation is executed
-    /// again from its beginning, so the engine keeps nothing for it, and these tickets need not
-    /// differ. [`Engine::await_room`] tells when to do so.
-    pub const ROOM: Self = Self(0);
-}
-
-/// What an operation of a batch will look up; the engine prefetches it.
-#[derive(Clone, Copy, Debug)]
-pub struct Lookup {
-    /// The secret hash of the key.
-    pub secret_hash: u64,
-    /// Whether the operation reads the value, too.
-    pub value: bool,
-}
-
-/// The position of a walk over all items ([`Engine::walk`]). A walk begins at [`Self::default`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor(u64);
-
-impl Cursor {
-    /// Makes a cursor of a number that [`Self::to_u64`] returned.
-    #[must_use]
-    pub const fn from_u64(word: u64) -> Self {
-        debug_assert!(word >> 63 == 0, "the highest bit of a cursor is never set");
-        Self(word)
-    }
-
-    /// The cursor as a number. The highest bit is never set.
-    #[must_use]
-    pub const fn to_u64(self) -> u64 {
-        self.0
-    }
-}
-
-/// The result of one step of a walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WalkStep {
-    /// The number of items that were examined, dead items included.
-    pub items: usize,
-    /// Whether the walk must go on, because there may be more items.
-    pub more: bool,
-}
 
 /// The answer to a read of another core's items.
 #[derive(Debug)]

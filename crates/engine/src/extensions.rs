@@ -9,25 +9,27 @@
 //! - I1  A default answers as an engine does that has nothing to do: nothing is evicted, freed,
 //!   prefetched or reported. So a shard needs no second path for an engine without the extension.
 
-use std::fmt;
 use std::sync::Arc;
 
 use kachel_stdx::Place;
 
-use crate::contract::{Cursor, Lookup, Ticket, WalkStep};
 use crate::copies::Copies;
 use crate::item::ItemView;
-use crate::key::KEY_BYTES_MAX;
 use crate::last_dead::LastDead;
+use crate::operation::Ticket;
 use crate::time::Now;
+use crate::walk::{CrawlStep, Cursor, ScanCursor, ScanStep, WalkStep};
 
-/// The result of one step of a walk that reclaims space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CrawlStep {
-    /// The items that were examined.
-    pub walked: WalkStep,
-    /// The number of items whose space was reclaimed.
-    pub reclaimed: usize,
+/// The largest number of operations that are prefetched together.
+pub const BATCH_MAX: usize = 32;
+
+/// What an operation of a batch will look up; the engine prefetches it.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup {
+    /// The secret hash of the key.
+    pub secret_hash: u64,
+    /// Whether the operation reads the value, too.
+    pub value: bool,
 }
 
 /// The result of making room.
@@ -58,59 +60,9 @@ pub struct Evicted<'k> {
     pub is_fetched: bool,
 }
 
-/// The position of a scan ([`Extensions::scan`]): the last key that it has passed. So an engine holds
-/// nothing for a scan between two steps, and a client may leave at any time.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ScanCursor {
-    bytes: [u8; KEY_BYTES_MAX],
-    length: u8,
-}
-
-impl ScanCursor {
-    /// Before the first key.
-    pub const START: Self = Self { bytes: [0; KEY_BYTES_MAX], length: 0 };
-
-    /// Behind `key`.
-    ///
-    /// Panics: if it is longer than a key.
-    #[must_use]
-    pub fn after(key: &[u8]) -> Self {
-        let mut cursor = Self::START;
-        cursor.bytes[..key.len()].copy_from_slice(key);
-        cursor.length = u8::try_from(key.len()).expect("key, I1");
-        cursor
-    }
-
-    /// The last key that was passed. It is empty before the first one.
-    #[must_use]
-    pub fn key(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
-    }
-}
-
-impl fmt::Debug for ScanCursor {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "ScanCursor(\"{}\")", self.key().escape_ascii())
-    }
-}
-
-/// How a step of a scan has ended.
-#[derive(Debug, PartialEq, Eq)]
-pub enum ScanStep {
-    /// The engine keeps its items in no order. Nothing was shown.
-    Unordered,
-    /// There is no item behind the cursor.
-    End,
-    /// There may be more items behind the cursor.
-    More,
-    /// The value of the next item must be fetched. The scan goes on behind the cursor, with this
-    /// ticket, when the ticket is ready.
-    Later(Ticket),
-}
-
 /// What only some engines have beyond [`crate::Engine`]. A memory cache is prefetched, evicts,
-/// reclaims dead items on request, and reports changes to copies of its items. An ordered engine can
-/// be scanned.
+/// reclaims dead items on request, and reports changes to copies of its items. An ordered engine
+/// can be scanned.
 pub trait Extensions {
     /// The core at `core` uses this engine from now on, until another one enters. While it changes
     /// the engine it holds nothing that it read of others, so memory is reused without waiting for
@@ -125,7 +77,7 @@ pub trait Extensions {
     }
 
     /// Prefetches into the processor's caches what a batch of operations is about to look up. A
-    /// batch has at most [`crate::BATCH_MAX`] operations.
+    /// batch has at most [`BATCH_MAX`] operations.
     fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
         let _nothing_to_prefetch = batch;
     }
@@ -144,7 +96,8 @@ pub trait Extensions {
 
     /// Reports each change to `copies` from now on: before an item is stored, removed, evicted or
     /// reclaimed because it is dead, and before its marks change ([`crate::Changes`]). A flush of
-    /// [`crate::Engine::common`] is reported, too. Called before the engine is used, and before `common`.
+    /// [`crate::Engine::common`] is reported, too. Called before the engine is used, and before
+    /// `common`.
     ///
     /// Returns whether the engine reports its changes. No item of another engine may be copied.
     #[must_use]
@@ -165,16 +118,17 @@ pub trait Extensions {
     }
 
     /// Tells the items that were evicted since the last call, the oldest first, as far as they were
-    /// listed ([`crate::Common::list_evictions`]). The list is bounded. Returns how many more items were
-    /// evicted than were listed.
+    /// listed ([`crate::Common::list_evictions`]). The list is bounded. Returns how many more items
+    /// were evicted than were listed.
     fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64 {
         let _nothing_is_evicted = tell;
         0
     }
 
     /// Executes one step of a walk that reclaims the space of items which have expired or were
-    /// flushed, if `is_wanted` says so. Cursor and bounds are those of [`crate::Engine::walk`]. An engine
-    /// that reclaims all such items by itself, in [`crate::Engine::maintain`], has nothing to walk over.
+    /// flushed, if `is_wanted` says so. Cursor and bounds are those of [`crate::Engine::walk`]. An
+    /// engine that reclaims all such items by itself, in [`crate::Engine::maintain`], has nothing
+    /// to walk over.
     fn crawl(
         &mut self,
         cursor: &mut Cursor,
@@ -186,10 +140,10 @@ pub trait Extensions {
         CrawlStep { walked: WalkStep { items: 0, more: false }, reclaimed: 0 }
     }
 
-    /// Executes one step of a scan in the order of the keys: passes the live items behind the cursor
-    /// to `show`, and moves the cursor behind the last item that it has examined. The step ends at
-    /// the latest when `show` returns `false`, or when `items_max` items were examined. `ticket` is
-    /// the one with which the step before has ended, if any.
+    /// Executes one step of a scan in the order of the keys: passes the live items behind the
+    /// cursor to `show`, and moves the cursor behind the last item that it has examined. The step
+    /// ends at the latest when `show` returns `false`, or when `items_max` items were examined.
+    /// `ticket` is the one with which the step before has ended, if any.
     ///
     /// An item that lives through the whole scan is shown once, as it is at that moment.
     fn scan(

@@ -3,7 +3,8 @@
 //! Upstream:   a core that reads a batch of keys, of one engine or of several.
 //! Downstream: [`ReadBeside`], the reader of each engine.
 
-use crate::contract::{BATCH_MAX, Lookup, ReadBeside};
+use crate::contract::ReadBeside;
+use crate::extensions::{BATCH_MAX, Lookup};
 
 /// The guesses of one batch, in its order.
 #[derive(Debug)]

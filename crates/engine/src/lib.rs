@@ -38,6 +38,7 @@ mod stats;
 mod time;
 mod unchanged;
 mod verb;
+mod walk;
 
 #[cfg(test)]
 mod tests;
@@ -45,12 +46,12 @@ mod tests;
 pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, NotYet, Put, PutValue, Refused, Side};
 pub use contract::{
-    Answer, BATCH_MAX, Common, Cursor, Durability, Engine, INLINE_VALUE_BYTES_MAX, Lookup,
-    ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Ticket, WalkStep,
+    Answer, Common, Durability, Engine, INLINE_VALUE_BYTES_MAX, ReadAnswer, ReadBeside, ReadValue,
+    ReceiveValue,
 };
 pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
 pub use durable::{DurableWord, Sequence};
-pub use extensions::{CrawlStep, Evicted, Extensions, Room, ScanCursor, ScanStep};
+pub use extensions::{BATCH_MAX, Evicted, Extensions, Lookup, Room};
 pub use guesses::ReadGuesses;
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
@@ -58,7 +59,7 @@ pub use last_dead::{DeadFound, LastDead};
 pub use opening::{OpenEngines, Opening};
 pub use operation::{
     ArithmeticTerms, Block, DeleteTerms, Direction, GetTerms, LifeStep, LifeTerms, Operation,
-    StoreMode, StoreTerms, ValueWanted, Verb,
+    StoreMode, StoreTerms, Ticket, ValueWanted, Verb,
 };
 pub use options::{EngineOptions, LeaseOptions};
 pub use outcome::{Inspection, Outcome, Value, Verdict};
@@ -66,3 +67,4 @@ pub use stats::{ClassStats, EngineStats};
 pub use time::{ClockOrigin, Now, Ttl};
 pub use unchanged::get_unchanged;
 pub use verb::{NO_TOKEN_MAX, NUMBER_BYTES_MAX, decide, decimal_digits};
+pub use walk::{CrawlStep, Cursor, ScanCursor, ScanStep, WalkStep};

@@ -1,6 +1,7 @@
 //! Opens all engines of a process.
 //!
-//! Upstream:   the server, the worlds of `testkit` and the simulation, which know no kind of engine.
+//! Upstream:   the server, the worlds of `testkit` and the simulation, which know no kind of
+//! engine.
 //! Downstream: the crate of an engine, which knows how its engines are made and what they share.
 
 use std::io;

@@ -268,6 +268,18 @@ pub struct ArithmeticTerms {
     pub life: LifeTerms,
 }
 
+/// Identifies what an engine fetches for an operation that it could not execute at once. A ticket
+/// cannot be copied, because it is used once (I2).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+impl Ticket {
+    /// The ticket of each operation that waits for room on its way. Such an operation is executed
+    /// again from its beginning, so the engine keeps nothing for it, and these tickets need not
+    /// differ. [`crate::Engine::await_room`] tells when to do so.
+    pub const ROOM: Self = Self(0);
+}
+
 /// The value that comes with a store.
 #[derive(Debug)]
 pub enum Block<'b, U> {

@@ -69,7 +69,6 @@ pub enum Durability {
     At(Sequence),
 }
 
-
 /// The answer to a read of another core's items.
 #[derive(Debug)]
 pub enum ReadAnswer<'r, P> {

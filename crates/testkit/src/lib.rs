@@ -6,6 +6,7 @@
 
 mod filled;
 mod output;
+mod plain;
 #[cfg(feature = "process")]
 mod process;
 mod random;
@@ -17,6 +18,7 @@ pub use filled::{
     BenchKey, Filled, FilledCache, KEY_BYTES, VALUE_BYTES, copy_out, key, random_keys,
 };
 pub use output::{skip, tell};
+pub use plain::{Plain, PlainOpener};
 #[cfg(feature = "process")]
 pub use process::{
     Address, Client, Ended, Launch, Look, PATIENCE, Server, UdpClient, announced_port, flood,

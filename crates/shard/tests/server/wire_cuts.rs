@@ -8,7 +8,9 @@
 
 use serde_json::Value;
 
-use kachel_testkit::{Random, World, WorldOptions};
+use kachel_cache::CacheOpener;
+use kachel_engine::OpenEngines;
+use kachel_testkit::{PlainOpener, Random, World, WorldOptions};
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.
@@ -17,6 +19,8 @@ const EVERY_CUT_BYTES_MAX: usize = 4096;
 const FIRST_CUTS: usize = 512;
 const LAST_CUTS: usize = 64;
 const SEEDED_CUTS: usize = 200;
+/// The passes with cuts over the plain engine: the parser is the same over each engine.
+const PLAIN_CUTS: usize = 8;
 /// The pass in which every case is whole: it is behind all cuts.
 const WHOLE: usize = usize::MAX;
 /// The first byte of a reply of the binary protocol, and the opcode of `VERSION`.
@@ -104,8 +108,15 @@ fn without_version(reply: &[u8]) -> Vec<u8> {
     kept
 }
 
-fn pass(setup: &[u8], cases: &[Case], shards: u16, number: usize) -> usize {
-    let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+/// Runs each case in pass `number` over the engines of `opener`. Returns how many were cut.
+fn pass<O: OpenEngines>(
+    opener: &O,
+    options: WorldOptions,
+    (setup, cases): (&[u8], &[Case]),
+    number: usize,
+) -> usize {
+    let mut world = World::over(options, |_| (), opener);
+    let shards = options.shards;
     let client = world.connect();
     world.ask(&client, setup);
     client.finish();
@@ -138,24 +149,43 @@ fn pass(setup: &[u8], cases: &[Case], shards: u16, number: usize) -> usize {
     cut_cases
 }
 
+/// What is stored before the cases, and the cases.
+fn fixture() -> (Vec<u8>, Vec<Case>) {
+    let fixture: Value = serde_json::from_str(FIXTURE).expect("the fixture is JSON");
+    let setup = fixture["setup_text"].as_str().expect("the set-up");
+    let setup = setup.replace("<100000 bytes of x>", &"x".repeat(100_000));
+    (setup.into_bytes(), cases(&fixture))
+}
+
 fn excerpt(bytes: &[u8]) -> String {
     format!("({} bytes) {}", bytes.len(), bytes[..bytes.len().min(200)].escape_ascii())
 }
 
 #[test]
 fn every_case_is_answered_as_written_wherever_it_is_cut() {
-    let fixture: Value = serde_json::from_str(FIXTURE).expect("the fixture is JSON");
-    let setup = fixture["setup_text"].as_str().expect("the set-up");
-    let setup = setup.replace("<100000 bytes of x>", &"x".repeat(100_000));
-    let setup = setup.as_bytes();
-    let cases = cases(&fixture);
+    let (setup, cases) = fixture();
+    let all = (&setup[..], &cases[..]);
     let passes = cases.iter().map(|case| case.cuts.len()).max().expect("cases");
+    let shards = |shards| WorldOptions { shards, ..WorldOptions::default() };
+    let caches = CacheOpener::default();
     let mut cut = 0;
-    pass(setup, &cases, 1, WHOLE);
-    pass(setup, &cases, 3, WHOLE);
+    pass(&caches, shards(1), all, WHOLE);
+    pass(&caches, shards(3), all, WHOLE);
     for number in 0..passes {
-        cut += pass(setup, &cases, 1 + 2 * u16::from(number % 8 == 7), number);
+        cut += pass(&caches, shards(1 + 2 * u16::from(number % 8 == 7)), all, number);
     }
     println!("{} cases whole and at {cut} cuts, in {} passes", cases.len(), passes + 2);
     assert!(cases.len() == 140 && cut > 17_000);
+}
+
+#[test]
+fn every_case_is_answered_so_by_the_plain_engine() {
+    let (setup, cases) = fixture();
+    let all = (&setup[..], &cases[..]);
+    for (shards, crew) in [(1, false), (3, true), (3, false)] {
+        let options = WorldOptions { shards, crew, evict: false, ..WorldOptions::default() };
+        for number in (0..PLAIN_CUTS).chain([WHOLE]) {
+            pass(&PlainOpener, options, all, number);
+        }
+    }
 }

@@ -1,0 +1,355 @@
+//! Parts for an engine that keeps its items on the heap: what its engines share, an item, its
+//! value, and a value that is being received.
+//!
+//! Upstream:   a small engine, such as the plain engine of `testkit`.
+//! Downstream: the budget of the process, to which every byte is charged.
+//!
+//! Invariants:
+//! - I1  Bytes are charged to the budget before they are stored, and are refunded when their last
+//!   handle is dropped. So a pinned value is charged until it is sent.
+//! - I2  An item that was stored in an earlier epoch than that of the flush word is flushed.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use kachel_host::Budget;
+use kachel_stdx::{FlushWord, Held, Place, Quiescence, Reader, is_before};
+
+use crate::change::{Mark, NoRoom, Put, PutValue, Side};
+use crate::contract::{Common, INLINE_VALUE_BYTES_MAX, ReadBeside, ReadValue, ReceiveValue};
+use crate::item::ItemView;
+use crate::opening::Opening;
+use crate::operation::Block;
+use crate::options::EngineOptions;
+use crate::time::Now;
+
+/// The most bytes of a value that are sent at once ([`ReadValue::piece_at`]).
+const PIECE_BYTES_MAX: usize = 16 * 1024;
+
+/// The part that all engines of a process share: the options, the budget, the flushes, and the
+/// cores that use the engines.
+#[derive(Clone, Debug)]
+pub struct HeapCommon {
+    options: EngineOptions,
+    budget: Arc<Budget>,
+    flushes: Arc<FlushWord>,
+    cores: Arc<Quiescence>,
+}
+
+impl HeapCommon {
+    /// The most cores that may use the engines of a process.
+    const CORES_MAX: usize = 256;
+
+    /// What the engines that are opened so share.
+    #[must_use]
+    pub fn new(opening: &Opening) -> Self {
+        Self {
+            options: opening.options,
+            budget: Arc::clone(&opening.budget),
+            flushes: Arc::default(),
+            cores: Arc::new(Quiescence::new(Self::CORES_MAX)),
+        }
+    }
+
+    /// The number of flushes until now.
+    #[must_use]
+    pub fn epoch(&self, now: &Now) -> u32 {
+        self.flushes.settle(now.second).epoch()
+    }
+}
+
+impl Common for HeapCommon {
+    type Upload = HeapUpload;
+
+    fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    fn register_core(&self) -> Option<Reader> {
+        let mut core = self.cores.register()?;
+        let is_awaited = core.sleep();
+        debug_assert!(!is_awaited, "it has read nothing yet");
+        Some(core)
+    }
+
+    /// `None` also if the value is larger than the limit of the budget.
+    fn begin_upload(&self, value_bytes: usize, _core: Place) -> Option<HeapUpload> {
+        let fits = value_bytes as u64 <= self.budget.limit_bytes();
+        let bytes = || Vec::with_capacity(value_bytes);
+        fits.then(|| HeapUpload { bytes: bytes(), charge: Charge::none(&self.budget) })
+    }
+
+    fn flush(&self, now: &Now) {
+        self.flushes.flush(now.second);
+    }
+
+    fn flush_in(&self, due: u32, now: &Now) {
+        self.flushes.flush_in(due, now.second);
+    }
+
+    fn cancel_flush(&self, now: &Now) {
+        self.flushes.cancel(now.second);
+    }
+}
+
+/// Bytes that are charged to a budget until this is dropped (I1).
+#[derive(Debug)]
+struct Charge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Charge {
+    fn none(budget: &Arc<Budget>) -> Self {
+        Self { budget: Arc::clone(budget), bytes: 0 }
+    }
+
+    /// Charges `bytes` more. The budget may be overdrawn by `freed_bytes`, which the caller is
+    /// about to refund.
+    fn add(&mut self, bytes: u64, freed_bytes: u64) -> Result<(), NoRoom> {
+        if !self.budget.charge_overdrawing(bytes, freed_bytes) {
+            return Err(NoRoom);
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.refund(self.bytes);
+    }
+}
+
+/// A value on the heap, and a handle by which it is sent. Clones are the same value.
+#[derive(Clone, Debug)]
+pub struct HeapValue {
+    bytes: Arc<Box<[u8]>>,
+    charge: Arc<Charge>,
+}
+
+impl HeapValue {
+    /// The bytes of the value.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes that are refunded when this handle is dropped.
+    fn freed_bytes(&self) -> u64 {
+        if Arc::strong_count(&self.charge) == 1 { self.charge.bytes } else { 0 }
+    }
+}
+
+impl ReadValue for HeapValue {
+    fn total_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn piece_at(&self, offset: usize) -> &[u8] {
+        let rest = &self.bytes[offset..];
+        &rest[..rest.len().min(PIECE_BYTES_MAX)]
+    }
+
+    fn hold_at(&self, offset: usize) -> Held {
+        Held::shared(&self.bytes, offset..offset + self.piece_at(offset).len())
+    }
+}
+
+/// A large value that is being received into memory on the heap.
+#[derive(Debug)]
+pub struct HeapUpload {
+    bytes: Vec<u8>,
+    charge: Charge,
+}
+
+impl ReceiveValue for HeapUpload {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
+        self.charge.add(bytes.len() as u64, 0)?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// An item on the heap.
+#[derive(Debug)]
+pub struct HeapItem {
+    value: HeapValue,
+    /// The epoch in which it was stored (I2).
+    epoch: u32,
+    /// What was stored. Its expiry and its win bit may have changed since.
+    put: Put,
+    cas: u64,
+    is_fetched: Cell<bool>,
+    last_access: Cell<u32>,
+    /// The bytes beside the value.
+    own: Charge,
+}
+
+impl HeapItem {
+    /// The item that `put` stores in place of `old`. `cas` is its token, and `own_bytes` the number
+    /// of bytes that it takes beside its value. An upload is taken out of `block`.
+    ///
+    /// Errors: the budget has no room for it. `block` is as it was.
+    ///
+    /// # Panics
+    /// If the value depends on that of `old` and there is none.
+    pub fn new(
+        put: &Put,
+        old: Option<&Self>,
+        block: &mut Block<'_, HeapUpload>,
+        (cas, own_bytes): (u64, u64),
+        common: &HeapCommon,
+        now: &Now,
+    ) -> Result<Self, NoRoom> {
+        let budget = &common.budget;
+        // What it replaces is freed at once.
+        let mut freed_bytes = old.map_or(0, |old| old.own.bytes);
+        if put.value != PutValue::Unchanged {
+            freed_bytes += old.map_or(0, |old| old.value.freed_bytes());
+        }
+        let mut own = Charge::none(budget);
+        own.add(own_bytes, freed_bytes)?;
+        let old_value = || &old.expect("change, I2: an item was found").value;
+        let value = match (put.value, &mut *block) {
+            (PutValue::Unchanged, _) => old_value().clone(),
+            (PutValue::Block, Block::Upload(_)) => {
+                let Block::Upload(upload) = std::mem::replace(block, Block::None) else {
+                    unreachable!("it was an upload")
+                };
+                let (bytes, charge) = (upload.bytes.into_boxed_slice(), Arc::new(upload.charge));
+                HeapValue { bytes: Arc::new(bytes), charge }
+            }
+            (value, block) => {
+                let block: &[u8] = match block {
+                    Block::Bytes(bytes) => bytes,
+                    Block::Upload(upload) => &upload.bytes,
+                    Block::None => b"",
+                };
+                let bytes = match value {
+                    PutValue::Block => block.to_vec(),
+                    PutValue::Joined(Side::After) => [old_value().bytes(), block].concat(),
+                    PutValue::Joined(Side::Before) => [block, old_value().bytes()].concat(),
+                    PutValue::Number { number, bytes } => format!("{number:<bytes$}").into_bytes(),
+                    PutValue::Empty | PutValue::Unchanged => Vec::new(),
+                };
+                let mut charge = Charge::none(budget);
+                charge.add(bytes.len() as u64, freed_bytes)?;
+                HeapValue { bytes: Arc::new(bytes.into_boxed_slice()), charge: Arc::new(charge) }
+            }
+        };
+        let is_fetched = put.keeps_access && old.is_some_and(|old| old.is_fetched.get());
+        let last_access = old.filter(|_| put.keeps_access).map(|old| old.last_access.get());
+        Ok(Self {
+            value,
+            epoch: common.epoch(now),
+            put: *put,
+            cas,
+            is_fetched: Cell::new(is_fetched),
+            last_access: Cell::new(last_access.unwrap_or(now.second)),
+            own,
+        })
+    }
+
+    /// The value.
+    #[must_use]
+    pub const fn value(&self) -> &HeapValue {
+        &self.value
+    }
+
+    /// Whether the item has expired.
+    #[must_use]
+    pub const fn has_expired(&self, now: &Now) -> bool {
+        self.put.expiry != 0 && self.put.expiry <= now.second
+    }
+
+    /// Whether the item has neither expired nor been flushed (I2).
+    #[must_use]
+    pub fn is_live(&self, common: &HeapCommon, now: &Now) -> bool {
+        !self.has_expired(now) && !is_before(self.epoch, common.epoch(now))
+    }
+
+    /// Gives the item new marks.
+    pub fn mark(&mut self, mark: Mark) {
+        self.put.expiry = mark.expiry.unwrap_or(self.put.expiry);
+        self.put.win_sent |= mark.win_sent;
+    }
+
+    /// Notes that the item was read.
+    pub fn note_access(&self, now: &Now) {
+        self.is_fetched.set(true);
+        self.last_access.set(now.second);
+    }
+}
+
+impl<'e> ItemView<'e> for &'e HeapItem {
+    fn expiry(&self) -> u32 {
+        self.put.expiry
+    }
+
+    fn client_flags(&self) -> u32 {
+        self.put.client_flags
+    }
+
+    fn cas(&self) -> u64 {
+        self.cas
+    }
+
+    fn value_bytes(&self) -> usize {
+        self.value.bytes.len()
+    }
+
+    fn small_value(&self) -> Option<&'e [u8]> {
+        Some(self.value.bytes()).filter(|value| value.len() <= INLINE_VALUE_BYTES_MAX)
+    }
+
+    fn is_stale(&self) -> bool {
+        self.put.stale
+    }
+
+    fn is_win_sent(&self) -> bool {
+        self.put.win_sent
+    }
+
+    fn is_remnant(&self) -> bool {
+        self.put.remnant
+    }
+
+    fn protocol_mark(&self) -> bool {
+        self.put.protocol_mark
+    }
+
+    fn is_fetched(&self) -> bool {
+        self.is_fetched.get()
+    }
+
+    fn last_access(&self) -> u32 {
+        self.last_access.get()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.value.bytes.len() + self.own.bytes as usize
+    }
+}
+
+/// A reader of an engine whose items only its owner can read: it asks the owner each time.
+#[derive(Debug)]
+pub struct NoReader<P>(PhantomData<fn() -> P>);
+
+impl<P> Default for NoReader<P> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<P> Clone for NoReader<P> {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl<P: 'static> ReadBeside for NoReader<P> {
+    type Pinned = P;
+    type Guess = ();
+}

@@ -4,17 +4,20 @@
 //! Upstream:   `run`, when every shard sleeps.
 //! Downstream: an error that describes the difference.
 
+use kachel_engine::Common as _;
+
 use crate::server::Server;
+use crate::subject::Subject;
 
 /// Whether no shard holds an item.
-pub(crate) fn is_empty<const LATE: bool>(server: &Server<LATE>) -> bool {
+pub(crate) fn is_empty<E: Subject>(server: &Server<E>) -> bool {
     server.world.holdings().all(|held| held.items == 0)
 }
 
 /// Checks that nothing of a client is left.
 ///
 /// Errors: something is left over.
-pub(crate) fn audit_clients<const LATE: bool>(server: &Server<LATE>) -> Result<(), String> {
+pub(crate) fn audit_clients<E: Subject>(server: &Server<E>) -> Result<(), String> {
     for (number, held) in (0..).zip(server.world.holdings()) {
         let tickets = server.world.engines.inspect(number, |engine| engine.delays().tickets);
         let counters = &server.world.shared.counters[usize::from(number)];
@@ -41,34 +44,22 @@ pub(crate) fn audit_clients<const LATE: bool>(server: &Server<LATE>) -> Result<(
 /// since the counters were reset.
 ///
 /// Errors: something is left over, or a sum is wrong.
-pub(crate) fn audit<const LATE: bool>(server: &Server<LATE>, reads: u16) -> Result<(), String> {
+pub(crate) fn audit<E: Subject>(server: &Server<E>, reads: u16) -> Result<(), String> {
     audit_clients(server)?;
-    let (mut index_bytes, mut segments, mut blocks) = (0, 0, 0);
     for held in server.world.holdings() {
         if held.index_items + held.items + held.blocks != 0 {
             return Err(format!("a shard still has items: {held:?}"));
         }
-        index_bytes += held.index_bytes;
-        segments += held.segments;
-        blocks += held.blocks;
     }
-    let pool = server.world.pool().books();
     let spent = server.world.shared.budget.spent_bytes();
-    let charged = server.fixed_bytes + index_bytes + pool.charged_segments * pool.charge_bytes;
+    let charged = server.fixed_bytes + E::charged_bytes(&server.world);
     if spent != charged {
-        return Err(format!("{spent} bytes are spent, {charged} are accounted for: {pool:?}"));
+        return Err(format!("{spent} bytes are spent, {charged} are accounted for"));
     }
-    let cut = (pool.free_blocks + blocks) / pool.blocks_per_segment;
-    let known = pool.idle_segments + segments + cut;
-    if pool.charged_segments != known {
-        return Err(format!("{known} segments are accounted for, a wrong number: {pool:?}"));
-    }
-    let pinned = server.world.pool().pinned_bytes();
+    E::audit_empty(&server.world)?;
+    let pinned = server.world.engines.common().pinned_bytes();
     if pinned != 0 {
         return Err(format!("{pinned} bytes are still pinned"));
-    }
-    if cut != 0 {
-        return Err(format!("{cut} segments are still cut into blocks"));
     }
     let shared = &server.world.shared;
     let (hits, misses) = (shared.sum(|c| &c.get_hits), shared.sum(|c| &c.get_misses));

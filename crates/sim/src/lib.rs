@@ -25,12 +25,13 @@ mod refused;
 mod report;
 mod run;
 mod server;
+mod subject;
 mod trace;
 mod value;
 
 pub use client::Tally;
 pub use examine::{Failure, examine, keep_panics, shrink};
-pub use options::{CLIENTS_MAX, Fault, Faults, Options, REQUESTS};
+pub use options::{CLIENTS_MAX, EngineChoice, Fault, Faults, Options, REQUESTS};
 pub use record::Judged;
 pub use report::{Coverage, Report};
 pub use run::run;

@@ -10,12 +10,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kachel_sim::{
-    Coverage, Failure, Fault, Options, REQUESTS, Report, Tally, examine, keep_panics, shrink,
+    Coverage, EngineChoice, Failure, Fault, Options, REQUESTS, Report, Tally, examine, keep_panics,
+    shrink,
 };
 
 const HELP: &str = "\
 usage: kachel-sim [--seed N] [--seeds M] [--requests R] [--jobs J] [--verbose]
-                  [--clients C] [--shards S] [--without FAULT,...]
+                  [--clients C] [--shards S] [--engine E] [--without FAULT,...]
 
 Simulates the whole server on virtual time, once for each of M seeds, beginning with seed N. One
 seed in twenty runs twice, and both runs must be the same. Prints at the end what all runs covered.
@@ -29,6 +30,8 @@ and printed with the command that reproduces it.
   --verbose      print a line for each run
   --clients C    the number of clients (default: it follows from the seed)
   --shards S     the number of shards (default: it follows from the seed)
+  --engine E     the engines of the server: plain, or cache (default), which delays answers in
+                 some of the runs (late)
   --without FAULT,...
                  turn off some of the faults that follow from the seed: cut, delay, reset,
                  slow, stop, skew, jump, leave, flush, late, dump, limit, end";
@@ -53,12 +56,16 @@ struct Wanted {
     verbose: bool,
     clients: Option<u16>,
     shards: Option<u16>,
+    engine: EngineChoice,
     without: Vec<Fault>,
 }
 
 impl Wanted {
     fn options(&self, seed: u64) -> Options {
         let mut options = Options::of_seed(seed, self.requests);
+        if self.engine == EngineChoice::Plain {
+            options = options.over_plain();
+        }
         options.clients = self.clients.unwrap_or(options.clients);
         options.shards = self.shards.unwrap_or(options.shards);
         for fault in &self.without {
@@ -89,7 +96,7 @@ fn main() -> ExitCode {
         }
     });
     let sum = sum.into_inner().expect("no job panics while it holds the lock");
-    sum.print();
+    sum.print(wanted.engine);
     if sum.failed > 0 || sum.is_forgetful() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -102,6 +109,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, Strin
         verbose: false,
         clients: None,
         shards: None,
+        engine: EngineChoice::Cache,
         without: Vec::new(),
     };
     while let Some(word) = words.next() {
@@ -123,6 +131,13 @@ fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, Strin
             "--jobs" => wanted.jobs = usize::from(small()?).max(1),
             "--clients" => wanted.clients = Some(small()?.max(1)),
             "--shards" => wanted.shards = Some(small()?.max(1)),
+            "--engine" => {
+                wanted.engine = match text.as_str() {
+                    "cache" => EngineChoice::Cache,
+                    "plain" => EngineChoice::Plain,
+                    _ => return Err(format!("{text} is not an engine")),
+                };
+            }
             "--without" => {
                 for name in text.split(',') {
                     let fault = Fault::ALL.iter().find(|(_, known)| *known == name);
@@ -228,7 +243,7 @@ impl Sum {
         missing > MISSING_MAX + reads / MISSING_PART
     }
 
-    fn print(&self) {
+    fn print(&self, engine: EngineChoice) {
         let runs = self.passed + self.failed;
         println!(
             "seeds: {runs} run, {} failed, {} run twice; {} requests settled, {} operations judged, \
@@ -263,7 +278,7 @@ impl Sum {
             println!("never seen: a delay of one operation in {DELAYED_PART}");
         }
         for ((name, _), runs) in self.coverage.fields().into_iter().zip(self.runs_with) {
-            if runs == 0 && runs < self.passed {
+            if runs == 0 && runs < self.passed && engine.may_show(name) {
                 println!("never seen: {name}");
             }
         }

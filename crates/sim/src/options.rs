@@ -38,6 +38,40 @@ const GATHERING_PERMILLE: u64 = 500;
 /// The most bytes of an item beside the padding of its value.
 const PADDING_SPARE: u64 = 400;
 
+/// The engines of a run's server. Caches delay some of their answers if the run has
+/// [`Fault::Late`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// Caches.
+    Cache,
+    /// Plain engines, which evict nothing.
+    Plain,
+}
+
+impl EngineChoice {
+    /// What a plain engine never does, by the names of the coverage and of what a run may lack. It
+    /// has no segments, no index that grows by itself, and no readers beside its owner.
+    const NOT_OF_PLAIN: [&str; 12] = [
+        "growth",
+        "shrinking",
+        "compaction",
+        "index grown",
+        "index shrunk",
+        "evicted",
+        "compacted",
+        "operations of engines that delay",
+        "delayed before",
+        "delayed after",
+        "reads beside the owner",
+        "waits for room",
+    ];
+
+    /// Whether runs over such engines may show what has this name in their report.
+    pub fn may_show(self, name: &str) -> bool {
+        self == Self::Cache || !Self::NOT_OF_PLAIN.contains(&name)
+    }
+}
+
 /// A kind of fault, or of unusual behavior that the server must tolerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -122,6 +156,8 @@ pub struct Options {
     pub shards: u16,
     /// The memory limit of the server (`-m`), in bytes.
     pub memory_bytes: u64,
+    /// The engines of the server. A seed gives caches.
+    pub engine: EngineChoice,
     /// Whether a server without free memory evicts items (`cache`) or refuses new ones (`store`).
     pub evict: bool,
     /// Whether items have CAS tokens; without them as with `-C`.
@@ -177,6 +213,7 @@ impl Options {
             shards,
             memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16)
                 + if large { LARGE_MEMORY_BYTES } else { 0 },
+            engine: EngineChoice::Cache,
             evict: !chance("engine", STORE_PERMILLE),
             cas: !chance("tokens", NO_CAS_PERMILLE),
             item_bytes_max: if large { 1 << 20 } else { 80_000 },
@@ -185,6 +222,13 @@ impl Options {
             hot_keys: dice.between(40, 200) as u16,
             faults,
         }
+    }
+
+    /// The same options for a server over plain engines.
+    #[must_use]
+    pub const fn over_plain(self) -> Self {
+        let faults = self.faults.without(Fault::Late);
+        Self { engine: EngineChoice::Plain, evict: false, faults, ..self }
     }
 
     /// The most connections (`-c`): one less than there are clients, or enough for all.
@@ -217,8 +261,12 @@ impl Options {
 
     /// The command that repeats exactly this run.
     pub fn command(&self) -> String {
-        let plain = Self::of_seed(self.seed, REQUESTS);
+        let mut plain = Self::of_seed(self.seed, REQUESTS);
         let mut command = format!("cargo run --profile sim -p kachel-sim -- --seed {}", self.seed);
+        if self.engine == EngineChoice::Plain {
+            plain = plain.over_plain();
+            command += " --engine plain";
+        }
         if self.requests != plain.requests {
             command += &format!(" --requests {}", self.requests);
         }

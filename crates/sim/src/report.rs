@@ -4,10 +4,10 @@
 //! Downstream: `main`, which adds up all runs and names each run that covered too little.
 
 use crate::client::Tally;
-use crate::delaying::Delaying;
 use crate::options::{Fault, Options};
 use crate::record::Judged;
 use crate::server::Server;
+use crate::subject::Subject;
 
 /// How often each rare event happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Coverage {
     /// The number of counts.
     pub const COUNT: usize = 32;
 
-    pub(crate) fn of<const LATE: bool>(server: &Server<LATE>) -> Self {
+    pub(crate) fn of<E: Subject>(server: &Server<E>) -> Self {
         let mut seen =
             Self { handed_over: server.handed_over, sleeps: server.sleeps, ..Self::default() };
         let engines = &server.world.engines;
@@ -99,7 +99,7 @@ impl Coverage {
             seen.stalled += counters.conn_yields.value();
             seen.parked += counters.parked.value();
             seen.too_large += counters.store_too_large.value();
-            let delays = engines.inspect(number, Delaying::delays);
+            let delays = engines.inspect(number, E::delays);
             seen.delayed_before += delays.before;
             seen.delayed_after += delays.after;
             seen.reads_beside += counters.reads_beside.value();
@@ -135,8 +135,9 @@ impl Coverage {
 
     /// Whether memory was used and given back in every way that requests cause at once. Expiry is
     /// not among them: it takes seconds, which pass later.
-    pub(crate) fn has_spent_memory(&self) -> bool {
-        self.by_requests().iter().all(|(_, count)| *count > 0)
+    pub(crate) fn has_spent_memory(&self, options: &Options) -> bool {
+        let mut ways = self.by_requests().into_iter();
+        ways.all(|(way, count)| count > 0 || !options.engine.may_show(way))
     }
 
     /// What requests cause at once. A store refuses where a cache evicts, and its index need not
@@ -239,6 +240,7 @@ impl Report {
         let index = [growth, shrinking].map(|(name, count)| (name, drawn(grows, count)));
         let memory = rest.map(|(name, count)| (name, drawn(is_whole, count)));
         let needed = index.into_iter().chain(memory).chain(others);
-        needed.filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
+        let lacking = needed.filter(|(_, count)| *count == 0).map(|(name, _)| name);
+        lacking.filter(|name| options.engine.may_show(name)).collect()
     }
 }

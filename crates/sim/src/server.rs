@@ -24,15 +24,14 @@
 
 use std::sync::Arc;
 
-use kachel_cache::{Cache, CacheOpener};
-use kachel_engine::{LeaseOptions, Seeds};
+use kachel_engine::{Common as _, LeaseOptions, OpenEngines, Seeds};
 use kachel_io::Wait;
 use kachel_shard::{Engines, Hold, PlainOptions, Turn};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
-use crate::delaying::{Delaying, DelayingOpener};
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
+use crate::subject::Subject;
 
 /// The Unix time at which every run begins.
 pub(crate) const START_UNIX_S: i64 = 1_800_000_000;
@@ -73,8 +72,8 @@ struct Wave {
 }
 
 /// The whole server.
-pub(crate) struct Server<const LATE: bool> {
-    pub(crate) world: World<(), Delaying<Cache, LATE>>,
+pub(crate) struct Server<E: Subject> {
+    pub(crate) world: World<(), E>,
     /// The threads of the shards, by shard number.
     threads: Vec<Thread>,
     /// Memory that is used from the start and never given back, without indexes and segments.
@@ -93,9 +92,14 @@ pub(crate) struct Server<const LATE: bool> {
     pub(crate) handed_over: u64,
 }
 
-impl<const LATE: bool> Server<LATE> {
-    /// Builds an empty server, and adds every shard's first tick to the queue.
-    pub(crate) fn new(options: &Options, queue: &mut Queue) -> Self {
+impl<E: Subject> Server<E> {
+    /// Builds an empty server over the engines of `opener`, and adds every shard's first tick to
+    /// the queue.
+    pub(crate) fn new(
+        options: &Options,
+        opener: &impl OpenEngines<Engine = E>,
+        queue: &mut Queue,
+    ) -> Self {
         let mut dice = Random::for_purpose(options.seed, "server");
         let mut turns = Random::for_purpose(options.seed, "turns");
         let world_options = WorldOptions {
@@ -117,12 +121,7 @@ impl<const LATE: bool> Server<LATE> {
             seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },
             ..WorldOptions::default()
         };
-        let opener = DelayingOpener {
-            inner: CacheOpener::default(),
-            permille: options.delay_permille(),
-            seed: options.seed,
-        };
-        let world = World::over(world_options, |_| (), &opener);
+        let world = World::over(world_options, |_| (), opener);
         let mut thread = || Thread {
             state: State::Ready(Wait::Now),
             overslept: false,
@@ -135,16 +134,12 @@ impl<const LATE: bool> Server<LATE> {
         for index in 0..threads.len() {
             queue.schedule(dice.below(1_000), Event::Run(index));
         }
-        let mut beside = options.crew.then(|| world.pool().register_reader().expect("a place"));
-        let is_awaited = beside.as_mut().is_some_and(kachel_stdx::Reader::sleep);
-        assert!(!is_awaited, "nothing waits yet");
+        let common = world.engines.common();
+        let beside = options.crew.then(|| common.register_core().expect("a place"));
         let skewed = options.faults.has(Fault::Skew);
-        let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
-        let books = world.pool().books();
-        let segment_bytes = books.charged_segments * books.charge_bytes;
-        let fixed_bytes =
-            world.shared.budget.spent_bytes().checked_sub(index_bytes + segment_bytes);
-        let fixed_bytes = fixed_bytes.expect("indexes and segments are part of what is spent");
+        let spent_bytes = world.shared.budget.spent_bytes();
+        let fixed_bytes = spent_bytes.checked_sub(E::charged_bytes(&world));
+        let fixed_bytes = fixed_bytes.expect("what the engines have is part of what is spent");
         let (sleeps, handed_over) = (0, 0);
         Self {
             world,
@@ -275,11 +270,7 @@ impl<const LATE: bool> Server<LATE> {
     }
 
     /// The engines that another core holds now (I3). Sometimes begins to hold one.
-    fn hold<'e>(
-        &mut self,
-        engines: &'e Engines<Delaying<Cache, LATE>>,
-        now_ns: u64,
-    ) -> Vec<Option<Hold<'e, Delaying<Cache, LATE>>>> {
+    fn hold<'e>(&mut self, engines: &'e Engines<E>, now_ns: u64) -> Vec<Option<Hold<'e, E>>> {
         let Self { held_until_ns, dice, .. } = self;
         let mut held = Vec::new();
         for (shard, until_ns) in (0..).zip(held_until_ns) {

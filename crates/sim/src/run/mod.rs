@@ -11,18 +11,22 @@ mod phases;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use kachel_cache::CacheOpener;
+use kachel_engine::OpenEngines;
 use kachel_io::Clock as _;
-use kachel_testkit::Random;
+use kachel_testkit::{PlainOpener, Random};
 
 use crate::answer::Asked;
 use crate::ask::{Asker, Expect};
 use crate::client::{Around, Client, End, Tally};
+use crate::delaying::DelayingOpener;
 use crate::kept::Kept;
-use crate::options::{Fault, Options};
+use crate::options::{EngineChoice, Fault, Options};
 use crate::queue::{Event, Queue};
 use crate::record::{Moment, Record};
 use crate::report::Report;
 use crate::server::Server;
+use crate::subject::Subject;
 use crate::trace::Trace;
 
 /// The most clients that read all hot keys when a flush is answered or falls due, not counting the
@@ -35,18 +39,24 @@ const SMALL_PERCENT: u64 = 40;
 ///
 /// Errors: a description of what went wrong.
 pub fn run(options: &Options) -> Result<Report, String> {
-    if options.faults.has(Fault::Late) {
-        Run::<true>::new(options).all()
-    } else {
-        Run::<false>::new(options).all()
+    let (permille, seed) = (options.delay_permille(), options.seed);
+    let inner = CacheOpener::default();
+    match options.engine {
+        EngineChoice::Plain => Run::new(options, &PlainOpener).all(),
+        EngineChoice::Cache if options.faults.has(Fault::Late) => {
+            Run::new(options, &DelayingOpener::<_, true> { inner, permille, seed }).all()
+        }
+        EngineChoice::Cache => {
+            Run::new(options, &DelayingOpener::<_, false> { inner, permille, seed }).all()
+        }
     }
 }
 
-/// `LATE`: the engines delay some answers.
-struct Run<'o, const LATE: bool> {
+/// A run over engines of kind `E`.
+struct Run<'o, E: Subject> {
     options: &'o Options,
     queue: Queue,
-    server: Server<LATE>,
+    server: Server<E>,
     clients: Vec<Client>,
     asker: Asker,
     trace: Trace,
@@ -68,10 +78,10 @@ struct Run<'o, const LATE: bool> {
     found: BTreeSet<Vec<u8>>,
 }
 
-impl<'o, const LATE: bool> Run<'o, LATE> {
-    fn new(options: &'o Options) -> Self {
+impl<'o, E: Subject> Run<'o, E> {
+    fn new(options: &'o Options, opener: &impl OpenEngines<Engine = E>) -> Self {
         let mut queue = Queue::default();
-        let server = Server::new(options, &mut queue);
+        let server = Server::new(options, opener, &mut queue);
         let clients = (0..usize::from(options.clients))
             .map(|index| Client::new(options, index, &mut queue))
             .collect();

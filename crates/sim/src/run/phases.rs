@@ -40,6 +40,7 @@
 
 use std::collections::BTreeSet;
 
+use kachel_engine::Common as _;
 use kachel_testkit::Random;
 
 use super::Run;
@@ -49,6 +50,7 @@ use crate::client::{Client, End};
 use crate::kept::Kept;
 use crate::options::Fault;
 use crate::report::{Coverage, Report};
+use crate::subject::Subject;
 
 /// Virtual time within which every request must be answered in the calm phase (I2).
 const CALM_NS_MAX: u64 = 3_000_000_000;
@@ -83,7 +85,7 @@ const FULL_BYTES_MAX: u64 = 14_000;
 /// The most replacements in a full store.
 const REPLACED_MAX: usize = 600;
 
-impl<const LATE: bool> Run<'_, LATE> {
+impl<E: Subject> Run<'_, E> {
     /// All phases.
     pub(super) fn all(mut self) -> Result<Report, String> {
         let wanted = u64::from(self.options.requests);
@@ -100,7 +102,7 @@ impl<const LATE: bool> Run<'_, LATE> {
             let enough = run.tally.asked >= wanted * (1 + SHORT_TIMES);
             // A look at all shards costs as much as some events.
             let looks = run.queue.scheduled().is_multiple_of(64);
-            enough || looks && Coverage::of(&run.server).has_spent_memory()
+            enough || looks && Coverage::of(&run.server).has_spent_memory(run.options)
         })?;
         self.stormy = false;
         self.server.calm();
@@ -306,7 +308,7 @@ impl<const LATE: bool> Run<'_, LATE> {
         }
         let later_ns = self.now_ns + HOARD_NS;
         self.until("enough memory is unpinned", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
-        let pinned = self.server.world.pool().pinned_bytes();
+        let pinned = self.server.world.engines.common().pinned_bytes();
         if pinned > pinned_max {
             return Err(format!("{pinned} bytes are still pinned, the limit is {pinned_max}"));
         }
@@ -335,7 +337,7 @@ impl<const LATE: bool> Run<'_, LATE> {
                 held.push((key, bytes as usize));
             }
         }
-        let pinned = self.server.world.pool().pinned_bytes();
+        let pinned = self.server.world.engines.common().pinned_bytes();
         for _ in 0..held.len().min(REPLACED_MAX) {
             let (key, bytes) = &held[dice.index(held.len())];
             let ask = self.asker.replacement(&mut dice, key, *bytes);

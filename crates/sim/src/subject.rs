@@ -1,0 +1,70 @@
+//! What the simulation asks of an engine besides the contract: what it has delayed, and whether its
+//! memory is accounted for.
+//!
+//! Upstream:   `server` and `audit`, which know no kind of engine.
+//! Downstream: the delaying engine over caches, and the plain engine.
+
+use kachel_cache::CacheCommon;
+use kachel_shard::FileEngine;
+use kachel_testkit::{Plain, World};
+
+use crate::delaying::{DelayCounts, Delaying};
+
+/// An engine that is simulated.
+pub(crate) trait Subject: FileEngine + Sized {
+    /// The counts of what it has delayed.
+    fn delays(&self) -> DelayCounts;
+
+    /// The bytes of the budget that the engines of a server have for indexes and items.
+    fn charged_bytes(world: &World<(), Self>) -> u64;
+
+    /// Checks that nothing is stored, and that all memory of items is given back.
+    ///
+    /// Errors: something is left over, or a sum is wrong.
+    fn audit_empty(world: &World<(), Self>) -> Result<(), String>;
+}
+
+impl<E: FileEngine<Common = CacheCommon>, const LATE: bool> Subject for Delaying<E, LATE> {
+    fn delays(&self) -> DelayCounts {
+        Self::delays(self)
+    }
+
+    fn charged_bytes(world: &World<(), Self>) -> u64 {
+        let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
+        let books = world.pool().books();
+        index_bytes + books.charged_segments * books.charge_bytes
+    }
+
+    fn audit_empty(world: &World<(), Self>) -> Result<(), String> {
+        let (mut segments, mut blocks) = (0, 0);
+        for held in world.holdings() {
+            segments += held.segments;
+            blocks += held.blocks;
+        }
+        let pool = world.pool().books();
+        let cut = (pool.free_blocks + blocks) / pool.blocks_per_segment;
+        let known = pool.idle_segments + segments + cut;
+        if pool.charged_segments != known {
+            return Err(format!("{known} segments are accounted for, a wrong number: {pool:?}"));
+        }
+        if cut != 0 {
+            return Err(format!("{cut} segments are still cut into blocks"));
+        }
+        Ok(())
+    }
+}
+
+impl Subject for Plain {
+    fn delays(&self) -> DelayCounts {
+        DelayCounts::default()
+    }
+
+    /// Called while nothing is stored. Each item is charged for itself.
+    fn charged_bytes(_world: &World<(), Self>) -> u64 {
+        0
+    }
+
+    fn audit_empty(_world: &World<(), Self>) -> Result<(), String> {
+        Ok(())
+    }
+}

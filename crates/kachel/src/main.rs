@@ -14,6 +14,7 @@ macro_rules! say {
     };
 }
 
+mod caches;
 mod closes;
 mod failure;
 mod listeners;
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_else(|| "kachel".into());
     match kachel_options::parse(words, &called_as) {
-        Ok(Command::Serve(options)) => serve::run(*options),
+        Ok(Command::Serve(options)) => serve::run(&caches::opener(&options), *options),
         Ok(Command::Load(words)) => load::run(words),
         Ok(Command::Probe(words)) => probe::run(words),
         Ok(Command::Help(text) | Command::Version(text) | Command::License(text)) => print(&text),

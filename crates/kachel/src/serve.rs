@@ -36,6 +36,7 @@ use kachel_options::{
 };
 use kachel_stdx::plural;
 
+use crate::caches::ServedEngines;
 use crate::failure::{EXIT_FAILED, Failure};
 use crate::listeners::{self, Open};
 use crate::manager::tell;
@@ -55,14 +56,15 @@ const FILES_OTHER: u64 = 64 + shards::SOCKETS_SPARE as u64;
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the server until a signal or a client ends it.
-pub(crate) fn run(options: ServeOptions) -> ExitCode {
+pub(crate) fn run<O: ServedEngines>(opener: &O, options: ServeOptions) -> ExitCode {
     abort_on_panic(); // I5
     kachel_host::ignore_signals_of_writes();
     for report in &options.reports {
         say!(Warning, "{report}");
     }
     let called_as = options.called_as;
-    let ended = if options.checks_only { check(&options).map(|()| 0) } else { serve(options) };
+    let ended =
+        if options.checks_only { check::<O>(&options).map(|()| 0) } else { serve(opener, options) };
     match ended {
         Ok(exit_code) => ExitCode::from(exit_code),
         Err(failure) => {
@@ -82,11 +84,11 @@ fn abort_on_panic() {
 }
 
 /// Serves until the end; returns the exit code.
-fn serve(options: ServeOptions) -> Result<u8, Failure> {
+fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Failure> {
     // Read before the working folder may change.
     let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
     let cores = Cores::of_this_process();
-    let threads = thread_count(&options, &cores)?;
+    let threads = thread_count::<O>(&options, &cores)?;
     let shard_ports = options.shard_ports(threads)?;
     let udp_shard_ports = options.udp_shard_ports(threads)?;
 
@@ -112,7 +114,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     // The port is this server's now, so no other one with the same options ends while it loads.
     let mut claim = memory_file.map(Claim::new).transpose()?;
     let found = claim.as_mut().map(Claim::find).transpose()?.flatten();
-    let started = shards::start(&options, threads, sockets, pins.is_ok(), admission, found)
+    let started = shards::start(opener, &options, threads, sockets, pins.is_ok(), admission, found)
         .map_err(|error| Failure::system("cannot start serving", &error))?;
     let Some(mut running) = started else { return Ok(0) };
 
@@ -141,7 +143,11 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
 
 /// Waits for the shards, which were asked to end, saves their items to the file of `claim`, and
 /// returns the exit code.
-fn end(running: Running, signals: Signals, claim: Option<Claim>) -> Result<u8, Failure> {
+fn end<O: ServedEngines>(
+    running: Running<O>,
+    signals: Signals,
+    claim: Option<Claim>,
+) -> Result<u8, Failure> {
     let failed = running.failed();
     match &claim {
         Some(_) => save_in_time(signals, running.give_up_clients()),
@@ -196,7 +202,7 @@ fn say_that_it_listens(
     threads: u16,
     places: &[String],
     ports: Ports,
-    running: &Running,
+    running: &Running<impl ServedEngines>,
 ) {
     if options.huge_pages && running.obtained().pages == PageKind::Ordinary {
         say!(Warning, "-L: this machine has no huge pages to give; ordinary pages are used");
@@ -220,7 +226,7 @@ fn say_what_was_obtained(
     options: &ServeOptions,
     cores: &Cores,
     unpinned: Option<Unpinned>,
-    running: &Running,
+    running: &Running<impl ServedEngines>,
 ) {
     let line = Line {
         cores,
@@ -233,12 +239,12 @@ fn say_what_was_obtained(
 }
 
 /// The number of threads: `-t`, or one per core, but no more than fit into `-m`.
-fn thread_count(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
-    let fits = |threads| kachel_cache::budget_bytes_min(threads) <= options.memory_bytes;
+fn thread_count<O: ServedEngines>(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
+    let fits = |threads| O::budget_bytes_min(threads) <= options.memory_bytes;
     match options.threads {
         Some(threads) if fits(threads) => Ok(threads),
         Some(threads) => {
-            let least = kachel_cache::budget_bytes_min(threads).div_ceil(1 << 20);
+            let least = O::budget_bytes_min(threads).div_ceil(1 << 20);
             let noun = plural(threads.into(), "thread needs", "threads need");
             let sentence = format!(
                 "-m {} is too little: {threads} {noun} at least -m {least}",
@@ -316,9 +322,9 @@ fn read_files(options: &ServeOptions, threads: u16) -> Result<Read, Failure> {
 /// Checks what a start with these options would read, and does not listen.
 ///
 /// Errors: those of the start, all of them as wrong usage.
-fn check(options: &ServeOptions) -> Result<(), Failure> {
+fn check<O: ServedEngines>(options: &ServeOptions) -> Result<(), Failure> {
     let cores = Cores::of_this_process();
-    let checked = thread_count(options, &cores).and_then(|threads| {
+    let checked = thread_count::<O>(options, &cores).and_then(|threads| {
         options.shard_ports(threads)?;
         options.udp_shard_ports(threads)?;
         check_folder("-e", options.memory_file.as_deref())?;

@@ -13,9 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use kachel_cache::{Cache, Pool, PoolOptions, ShardOf, SizeClassOptions};
 use kachel_engine::{
-    ClockOrigin, EngineOptions, Extensions as _, KeyHasher, LeaseOptions, PARTITIONS, Seeds,
+    ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, Opening, PARTITIONS, Seeds,
 };
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
@@ -27,10 +26,11 @@ use kachel_options::{
     ServeOptions, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
-    Certificates, Engines, OpenSocket, PlainOptions, Shard, ShardOptions, Shared, SharedOptions,
+    Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions, Shared, SharedOptions,
     Shutdown, Turn, UdpOptions,
 };
 
+use crate::caches::ServedEngines;
 use crate::closes;
 use crate::listeners::OfShard;
 use crate::obtained::Obtained;
@@ -48,10 +48,9 @@ const THREAD_BYTES: u64 = 6 << 20;
 const PROCESS_BYTES: u64 = 32 << 20;
 
 /// The running shards of the process.
-pub(crate) struct Running {
+pub(crate) struct Running<O: ServedEngines> {
     shared: Arc<Shared>,
-    engines: Arc<Engines<Cache>>,
-    pool: Arc<Pool>,
+    engines: Arc<Engines<O::Engine>>,
     origin: ClockOrigin,
     wakers: Arc<[Waker]>,
     threads: Vec<JoinHandle<()>>,
@@ -70,11 +69,9 @@ struct Made {
 }
 
 /// The arguments of every shard's thread.
-#[derive(Clone)]
-struct Plan {
+struct Plan<E: Engine> {
     shared: Arc<Shared>,
-    engines: Arc<Engines<Cache>>,
-    pool: Arc<Pool>,
+    engines: Arc<Engines<E>>,
     hasher: KeyHasher,
     origin: ClockOrigin,
     limits: Limits,
@@ -89,7 +86,7 @@ const _: () = assert!(UDP_REPLY_DATAGRAMS_MAX <= REPLY_DATAGRAMS_MAX, "as the op
 /// All protocols of a listener, in the order of their numbers.
 const PROTOCOLS: [Protocol; 3] = [Protocol::Auto, Protocol::Ascii, Protocol::Binary];
 
-impl Plan {
+impl<E: Engine> Plan<E> {
     /// The endpoint of a listener that is one shard's own.
     fn own_endpoint(&self, protocol: Protocol) -> EndpointIndex {
         debug_assert!(PROTOCOLS[protocol as usize] == protocol, "in the order of their numbers");
@@ -151,21 +148,20 @@ pub(crate) struct Admitting {
 /// has come meanwhile.
 ///
 /// Errors: memory cannot be reserved, or the selected I/O backend is not available.
-pub(crate) fn start(
+pub(crate) fn start<O: ServedEngines>(
+    opener: &O,
     options: &ServeOptions,
     shards: u16,
     sockets: Sockets,
     pin: bool,
     admission: Admission,
     found: Option<Found>,
-) -> io::Result<Option<Running>> {
+) -> io::Result<Option<Running<O>>> {
     let Admission { users, encryption, pipe } = admission;
     let budget = Arc::new(Budget::new(options.memory_bytes));
     if !kachel_host::is_address_space_free() {
         kachel_host::share_one_arena();
     }
-    let pool = Pool::new(Arc::clone(&budget), pool_options(options, shards))?;
-    check_address_space(&pool, shards)?;
     let of_all = u16::try_from(sockets.of_all.len()).expect("a few listeners");
     let endpoints = endpoints(options, &sockets.protocols);
     let mut shared = shared_options(options, shards, endpoints);
@@ -192,14 +188,18 @@ pub(crate) fn start(
     }
     let net_cores = options.roles.map_or(0, |roles| roles.net);
     let hasher = KeyHasher::new(seeds, shards - net_cores).behind(net_cores);
-    let mut caches = caches(options, hasher, &pool, &shared)?;
+    let mut engines = opener.open(&opening(options, hasher, &shared))?;
+    report_changes(&mut engines, &shared)?;
+    check_address_space(shards)?;
     if let Some(found) = found {
-        let loaded = found.load(caches, hasher, origin, kachel_host::is_end_pending);
+        let loaded = O::load(found, engines, hasher, origin, kachel_host::is_end_pending);
         let Some(loaded) = loaded else { return Ok(None) };
-        caches = loaded;
+        engines = loaded;
     }
-    let plan = Plan {
-        engines: Engines::new(caches, options.reads == Reads::Crew),
+    let engines = Engines::new(engines, options.reads == Reads::Crew);
+    let pages = O::pages(&engines);
+    let plan = Arc::new(Plan {
+        engines,
         shared: Arc::clone(&shared),
         hasher,
         origin,
@@ -208,10 +208,9 @@ pub(crate) fn start(
             slack_us: options.slack_us,
         },
         pin,
-        pages: pool.pages(),
-        pool,
+        pages,
         own_endpoints: EndpointIndex(of_all),
-    };
+    });
     spawn(options.io, &plan, shards, sockets, encryption.as_ref()).map(Some)
 }
 
@@ -259,22 +258,15 @@ fn begin_pipe(
     pipe.begin(options, answers);
 }
 
-/// The memory that the items of all shards share, and how much address space is reserved for it.
-fn pool_options(options: &ServeOptions, shards: u16) -> PoolOptions {
-    // `cache_memlimit` may raise the limit up to the reserved size. Reserved huge pages are all
-    // taken at the start, so there are only those of `-m`, and one for the end of the arena.
+/// The highest memory limit that `cache_memlimit` may set: the address space that is reserved.
+fn budget_bytes_max(options: &ServeOptions) -> u64 {
+    // Reserved huge pages are all taken at the start, so there are only those of `-m`, and one for
+    // the end of the arena.
     let takes_reserved_pages =
         options.huge_pages && kachel_host::free_reserved_bytes() > options.memory_bytes;
     let may_grow = kachel_host::is_address_space_free() && !takes_reserved_pages;
     let most = if may_grow { kachel_host::physical_memory_bytes() } else { 0 };
-    let reserve_bytes = most.max(options.memory_bytes);
-    let classes = SizeClassOptions {
-        // memcached adds its header to the bytes that the option says.
-        first_bytes: options.echo.chunk_size.saturating_add(48),
-        last_bytes: options.echo.slab_chunk_bytes_max,
-        growth_factor: options.echo.growth_factor,
-    };
-    PoolOptions { shards, reserve_bytes, huge: options.huge_pages, classes }
+    most.max(options.memory_bytes)
 }
 
 impl Sockets {
@@ -315,15 +307,8 @@ fn address_of(socket: &OwnedFd, options: &ServeOptions, transport: &str) -> Stri
     }
 }
 
-/// Makes the engines of all shards, which are empty.
-///
-/// Errors: memory cannot be reserved.
-fn caches(
-    options: &ServeOptions,
-    hasher: KeyHasher,
-    pool: &Arc<Pool>,
-    shared: &Shared,
-) -> io::Result<Vec<Cache>> {
+/// What the engines need to be opened.
+fn opening(options: &ServeOptions, hasher: KeyHasher, shared: &Shared) -> Opening {
     let engine = EngineOptions {
         evict: options.evict,
         cas: options.cas,
@@ -334,26 +319,32 @@ fn caches(
             stale_percent: options.lease_stale_percent,
         },
     };
-    let shards = shared.options.shards;
-    let caches = (0..shards).map(|shard| {
-        let (of, budget) = (ShardOf { shard, shards }, Arc::clone(&shared.budget));
-        let mut cache = Cache::new(Arc::clone(pool), budget, hasher, engine, of)?;
-        if let Some(copies) = &shared.options.copies {
-            assert!(cache.report_changes(Arc::clone(copies)), "the cache reports its changes");
-        }
-        Ok(cache)
-    });
-    caches.collect()
+    Opening {
+        engines: shared.options.shards,
+        hasher,
+        options: engine,
+        budget: Arc::clone(&shared.budget),
+        budget_bytes_max: budget_bytes_max(options),
+    }
 }
 
-/// Reserves the address space that the shards will need, and releases it. A refusal is an error
-/// value here; a later allocation failure would abort the process.
-fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
-    let threads_bytes = u64::from(shards) * THREAD_BYTES + PROCESS_BYTES;
-    let index_bytes = kachel_cache::index_bytes(pool, shards);
-    let bytes = index_bytes + threads_bytes;
+/// Has the engines report their changes to the copies of items, if there are copies.
+///
+/// Errors: the engines do not report them.
+fn report_changes<E: Engine>(engines: &mut [E], shared: &Shared) -> io::Result<()> {
+    let Some(copies) = &shared.options.copies else { return Ok(()) };
+    if engines.iter_mut().all(|engine| engine.report_changes(Arc::clone(copies))) {
+        return Ok(());
+    }
+    Err(io::Error::other("--pipe: these engines report no changes, so no item may be copied"))
+}
+
+/// Reserves the address space that the threads of the shards will need, and releases it. A refusal
+/// is an error value here; a later allocation failure would abort the process.
+fn check_address_space(shards: u16) -> io::Result<()> {
+    let bytes = u64::from(shards) * THREAD_BYTES + PROCESS_BYTES;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
+    Region::reserve(bytes, false, "threads and buffers").map(drop)
 }
 
 /// The endpoints of the listeners for clients of all shards; then those of the listeners that are
@@ -453,13 +444,13 @@ fn limits(options: &ServeOptions) -> ClientLimits {
 }
 
 /// Spawns one thread per shard, and waits until each has its I/O backend or one has failed.
-fn spawn(
+fn spawn<O: ServedEngines>(
     io: IoChoice,
-    plan: &Plan,
+    plan: &Arc<Plan<O::Engine>>,
     shards: u16,
     sockets: Sockets,
     encryption: Option<&Encryption>,
-) -> io::Result<Running> {
+) -> io::Result<Running<O>> {
     let (waiting, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Made>)>();
     let (deciding, votes) = votes(shards);
@@ -471,7 +462,7 @@ fn spawn(
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
     for ((id, others), vote) in (0..shards).zip(others).zip(votes) {
-        let (plan, opened, failed) = (plan.clone(), opened.clone(), Arc::clone(&failed));
+        let (plan, opened, failed) = (Arc::clone(plan), opened.clone(), Arc::clone(&failed));
         let sockets = OwnSockets {
             of_all: of_all.take().unwrap_or_default(),
             own: of_shards.next().unwrap_or_default(),
@@ -504,8 +495,9 @@ fn spawn(
         obtained.pinned.extend(core);
     }
     let wakers = by_shard.into_iter().flatten().collect();
-    let Plan { shared, engines, pool, origin, .. } = plan.clone();
-    Ok(Running { shared, engines, pool, origin, wakers, threads, waiting, failed, obtained })
+    let (shared, engines) = (Arc::clone(&plan.shared), Arc::clone(&plan.engines));
+    let origin = plan.origin;
+    Ok(Running { shared, engines, origin, wakers, threads, waiting, failed, obtained })
 }
 
 /// The error for a thread that the system refuses.
@@ -527,7 +519,7 @@ struct Start {
 impl Start {
     /// The body of the thread: opens the backend that all shards get, and runs the shard with it. A
     /// process without TLS has the backend itself, so TLS costs its clients nothing.
-    fn run(self, plan: &Plan, vote: Vote) -> io::Result<()> {
+    fn run<E: FileEngine>(self, plan: &Plan<E>, vote: Vote) -> io::Result<()> {
         let core = if plan.pin { pin(self.id) } else { None };
         let has_datagrams = !self.sockets.datagrams.is_empty();
         let Some(backend) = vote.backend(self.io, plan.limits, has_datagrams) else {
@@ -549,7 +541,12 @@ impl Start {
 }
 
 /// Makes the shard of a thread, waits for the others, ticks.
-fn run<I: Files>(plan: &Plan, start: Start, core: Option<usize>, io: I) -> io::Result<()> {
+fn run<I: Files, E: FileEngine>(
+    plan: &Plan<E>,
+    start: Start,
+    core: Option<usize>,
+    io: I,
+) -> io::Result<()> {
     let Start { id, sockets: OwnSockets { of_all, own, datagrams }, opened, others, .. } = start;
     let (kind, mut shard) = (io.kind(), make(plan, id, io));
     let made = Made { waker: shard.waker(), io: kind, core };
@@ -590,13 +587,13 @@ fn pin(id: u16) -> Option<usize> {
 }
 
 /// Makes a shard, with an I/O backend that was opened on the thread that uses it.
-fn make<I: Files>(plan: &Plan, id: u16, io: I) -> Shard<I, SystemClock, Cache> {
+fn make<I: Files, E: FileEngine>(plan: &Plan<E>, id: u16, io: I) -> Shard<I, SystemClock, E> {
     let (shared, engines) = (Arc::clone(&plan.shared), Arc::clone(&plan.engines));
     let options = ShardOptions { id, hasher: plan.hasher, origin: plan.origin };
     Shard::new(io, SystemClock, engines, options, shared)
 }
 
-impl Running {
+impl<O: ServedEngines> Running<O> {
     /// Lets the shards serve clients.
     pub(crate) fn begin(&mut self) {
         debug_assert!(self.waiting.len() == self.threads.len(), "they begin once");
@@ -640,7 +637,7 @@ impl Running {
     /// their items to the file of `claim`, if there is one and no shard has failed. The error is a
     /// sentence.
     pub(crate) fn join(self, claim: Option<Claim>) -> Result<(), String> {
-        let Self { shared, engines, pool, origin, threads, failed, .. } = self;
+        let Self { shared, engines, origin, threads, failed, .. } = self;
         for thread in threads {
             thread.join().expect("a panic has ended the process");
         }
@@ -649,7 +646,7 @@ impl Running {
         }
         let Some(claim) = claim.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };
         let now = shared.now(&origin, SystemClock.now_ns());
-        claim.save(&engines, shared.options.shards, &pool, now)
+        O::save(claim, &engines, shared.options.shards, now)
     }
 }
 

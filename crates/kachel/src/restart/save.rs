@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Mutex, PoisonError};
 
-use kachel_cache::{BlockBuilder, Cache, FileHead, HEAD_BYTES, Pool};
+use kachel_cache::{BlockBuilder, Cache, FileHead, HEAD_BYTES};
 use kachel_engine::Now;
 use kachel_io::SystemClock;
 use kachel_shard::Engines;
@@ -25,7 +25,6 @@ impl Claim {
         self,
         engines: &Engines<Cache>,
         shards: u16,
-        pool: &Pool,
         now: Now,
     ) -> Result<(), String> {
         let shown = self.path.display();
@@ -53,7 +52,7 @@ impl Claim {
                 second: now.second,
                 unix_s,
                 greatest_cas,
-                flush_due: pool.flush_word().pending(now.second),
+                flush_due: engines.common().pool().flush_word().pending(now.second),
             };
             self.file.next().write_all_at(&head.encode(), 0)?;
             report.begin_sync(file_bytes);

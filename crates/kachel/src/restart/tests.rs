@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
-use kachel_cache::{Cache, Pool, PoolOptions, ShardOf, SizeClassOptions};
-use kachel_engine::{EngineOptions, KeyHasher, LeaseOptions, Now, Seeds};
+use kachel_cache::{Cache, CacheOpener};
+use kachel_engine::{
+    EngineOptions, KeyHasher, LeaseOptions, Now, OpenEngines as _, Opening, Seeds,
+};
 use kachel_host::Budget;
 use kachel_io::{Clock as _, SystemClock};
 use kachel_shard::Engines;
@@ -17,21 +19,12 @@ const MEMORY_BYTES: u64 = 8 << 20;
 /// The shards of a server, without their threads.
 struct Shards {
     caches: Vec<Cache>,
-    pool: Arc<Pool>,
     hasher: KeyHasher,
     origin: ClockOrigin,
 }
 
 impl Shards {
     fn new(shards: u16, origin: ClockOrigin) -> Self {
-        let budget = Arc::new(Budget::new(MEMORY_BYTES));
-        let options = PoolOptions {
-            shards,
-            reserve_bytes: MEMORY_BYTES,
-            huge: false,
-            classes: SizeClassOptions::default(),
-        };
-        let pool = Pool::new(Arc::clone(&budget), options).expect("memory");
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, shards);
         let options = EngineOptions {
             evict: true,
@@ -39,12 +32,15 @@ impl Shards {
             item_bytes_max: 1 << 20,
             leases: LeaseOptions::DEFAULT,
         };
-        let make = |shard| {
-            let of = ShardOf { shard, shards };
-            Cache::new(Arc::clone(&pool), Arc::clone(&budget), hasher, options, of)
+        let opening = Opening {
+            engines: shards,
+            hasher,
+            options,
+            budget: Arc::new(Budget::new(MEMORY_BYTES)),
+            budget_bytes_max: MEMORY_BYTES,
         };
-        let caches = (0..shards).map(|shard| make(shard).expect("memory")).collect();
-        Self { caches, pool, hasher, origin }
+        let caches = CacheOpener::default().open(&opening).expect("memory");
+        Self { caches, hasher, origin }
     }
 
     fn load(mut self, found: Found) -> Self {
@@ -102,7 +98,7 @@ fn no_change_of_a_file_loads_a_wrong_item() {
     let (items, now) = (first.items(), first.now());
     let engines = Engines::new(first.caches, true);
     let claim = Claim::new(path.clone()).expect("free");
-    claim.save(&engines, 2, &first.pool, now).expect("saved");
+    claim.save(&engines, 2, now).expect("saved");
     let whole = fs::read(&path).expect("a file");
 
     let load = |bytes: &[u8], shards| {

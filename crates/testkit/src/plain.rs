@@ -293,3 +293,96 @@ impl Extensions for Plain {
         ScanStep::More
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kachel_engine::{ClockOrigin, KeyHasher, LeaseOptions, Seeds, Ttl, Verdict};
+    use kachel_host::Budget;
+
+    use super::*;
+
+    fn now() -> Now {
+        ClockOrigin::new(0, 1_800_000_000).start()
+    }
+
+    /// One engine with a budget of 1 MiB.
+    fn plain() -> (Plain, KeyHasher, Arc<Budget>) {
+        let (hasher, budget) =
+            (KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1), Budget::new(1 << 20));
+        let budget = Arc::new(budget);
+        let opening = Opening {
+            engines: 1,
+            hasher,
+            options: EngineOptions {
+                evict: false,
+                cas: true,
+                item_bytes_max: 1 << 20,
+                leases: LeaseOptions::DEFAULT,
+            },
+            budget: Arc::clone(&budget),
+            budget_bytes_max: 1 << 20,
+        };
+        let plain = PlainOpener.open(&opening).expect("memory").pop().expect("one engine");
+        (plain, hasher, budget)
+    }
+
+    fn set(plain: &mut Plain, key: Key<'_>, value: &[u8], ttl: Ttl) -> Verdict {
+        let operation = Operation::set(key, value.len(), ttl);
+        let answer = plain.execute(&operation, &mut Block::Bytes(value), None, &now());
+        let Answer::Done(outcome, _) = answer else { panic!("it waits for nothing") };
+        outcome.verdict
+    }
+
+    /// The keys that a step of at most three items shows.
+    fn step(plain: &mut Plain, cursor: &mut ScanCursor, now: &Now) -> Vec<String> {
+        let mut shown = Vec::new();
+        let step = plain.scan(cursor, None, now, 3, |key, _| {
+            shown.push(key.escape_ascii().to_string());
+            true
+        });
+        assert!(step == ScanStep::More || shown.is_empty() && step == ScanStep::End);
+        shown
+    }
+
+    #[test]
+    fn a_scan_shows_each_item_that_lives_throughout_once_and_in_order() {
+        let (mut plain, hasher, _) = plain();
+        for key in ["d", "b", "f", "a", "c", "e"] {
+            set(&mut plain, hasher.key(key.as_bytes()), b"value", Ttl(0));
+        }
+        let mut cursor = ScanCursor::START;
+        assert_eq!(step(&mut plain, &mut cursor, &now()), ["a", "b", "c"]);
+        // What is behind the cursor is not shown again; what is before it, is.
+        set(&mut plain, hasher.key(b"b"), b"other", Ttl(0));
+        set(&mut plain, hasher.key(b"ca"), b"value", Ttl(0));
+        let delete = Operation::delete(hasher.key(b"c"));
+        drop(plain.execute(&delete, &mut Block::None, None, &now()));
+        set(&mut plain, hasher.key(b"dead"), b"value", Ttl(1));
+        let later = now().later_by(1);
+        assert_eq!(step(&mut plain, &mut cursor, &later), ["ca", "d"], "and a dead one");
+        assert_eq!(step(&mut plain, &mut cursor, &later), ["e", "f"]);
+        assert_eq!(step(&mut plain, &mut cursor, &later), [""; 0]);
+    }
+
+    #[test]
+    fn all_that_is_stored_is_charged_and_refunded_when_its_last_handle_is_gone() {
+        let (mut plain, hasher, budget) = plain();
+        let mut stored = 0;
+        while set(&mut plain, hasher.key(format!("{stored}").as_bytes()), &[7; 9000], Ttl(0))
+            != (Verdict::NoMemory { found: false })
+        {
+            stored += 1;
+        }
+        assert!(stored > 100 && budget.spent_bytes() > (1 << 20) - 10_000);
+        let verdict = set(&mut plain, hasher.key(b"0"), &[8; 9000], Ttl(0));
+        assert!(matches!(verdict, Verdict::Stored { .. }), "it is not larger than the old one");
+        let pinned = plain.find(&hasher.key(b"0"), &now()).map(|at| plain.pin(at));
+        plain.common().flush(&now());
+        while plain.maintain(&now()) > 0 {}
+        assert_eq!((plain.stats().items, budget.spent_bytes()), (0, 9000), "it is pinned");
+        drop(pinned);
+        assert_eq!(budget.spent_bytes(), 0);
+    }
+}

@@ -9,8 +9,8 @@
 //!   that it had when it was found.
 
 use kachel_engine::{
-    Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, Now, Primitives, Put, PutValue, Refused,
-    Side,
+    Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, Needed, NotYet, Now, Primitives, Put,
+    PutValue, Refused, Side,
 };
 use kachel_segment::{Added, FoundItem, ItemAt, JoinPlace, NewItem, NewValue, NoSegment};
 
@@ -31,8 +31,13 @@ impl Primitives for Cache {
     }
 
     #[inline(always)]
-    fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<FoundItem> {
-        self.find_live(key, now)
+    fn find(
+        &mut self,
+        key: &Key<'_>,
+        _needed: Needed,
+        now: &Now,
+    ) -> Result<Option<FoundItem>, NotYet> {
+        Ok(self.find_live(key, now))
     }
 
     #[inline]

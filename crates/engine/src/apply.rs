@@ -6,7 +6,7 @@
 use crate::change::{Change, Decision, Mark, NotYet, Put, PutValue, Refused};
 use crate::item::{Facts, ItemView, Wanted};
 use crate::key::Key;
-use crate::operation::{Block, GetTerms, Operation, Verb};
+use crate::operation::{Block, GetTerms, Needed, Operation, Verb};
 use crate::options::EngineOptions;
 use crate::outcome::{Outcome, Value, Verdict};
 use crate::time::Now;
@@ -32,7 +32,14 @@ pub trait Primitives {
     fn options(&self) -> &EngineOptions;
 
     /// The live item under `key`. An item that has expired or was flushed is not returned.
-    fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<Self::At>;
+    ///
+    /// Errors: what is `needed` of the item must be fetched first. Nothing was changed.
+    fn find(
+        &mut self,
+        key: &Key<'_>,
+        needed: Needed,
+        now: &Now,
+    ) -> Result<Option<Self::At>, NotYet>;
 
     /// The item at a place.
     fn item(&self, at: Self::At) -> Self::Item<'_>;
@@ -79,7 +86,8 @@ pub trait Primitives {
 /// stored stays in it.
 ///
 /// Cost: that of the engine's `find`, and of one change.
-/// Errors: nothing was changed, and the same operation must be applied again later.
+/// Errors: room for the item is on its way, or what is needed of the item must be fetched first.
+/// Nothing was changed, and the same operation must be applied again later.
 #[inline]
 pub fn apply<'e, E: Primitives>(
     engine: &'e mut E,
@@ -96,7 +104,7 @@ pub fn apply<'e, E: Primitives>(
     if let Verb::Get(terms) = &operation.verb {
         return get(engine, key, terms, now);
     }
-    let found = engine.find(key, now);
+    let found = engine.find(key, operation.verb.needed(), now)?;
     debug_assert!(found.is_none_or(|at| is_live(engine, at, now)), "`find` gives live items");
     let mut decision = {
         let item = found.map(|at| engine.item(at));
@@ -117,7 +125,7 @@ pub fn apply<'e, E: Primitives>(
 ///
 /// It is always inlined, because terms that the caller knows at compile time then cost nothing.
 /// Otherwise they cost a fifth of a tick of GETs.
-/// Errors: those of [`apply`], only where the read would create an item.
+/// Errors: those of [`apply`]; that room is on its way only where the read would create an item.
 #[inline(always)]
 pub fn get<'e, E: Primitives>(
     engine: &'e mut E,
@@ -125,7 +133,7 @@ pub fn get<'e, E: Primitives>(
     terms: &GetTerms,
     now: &Now,
 ) -> Result<Outcome<'e, E::Pinned>, NotYet> {
-    let found = engine.find(key, now);
+    let found = engine.find(key, terms.needed(), now)?;
     if terms.leases {
         return lease(engine, key, found, terms, now);
     }
@@ -270,7 +278,7 @@ fn change<E: Primitives>(
             Err(_) => {
                 // Making room may have moved the old item, or evicted it.
                 if put.removes_when_refused
-                    && let Some(old) = engine.find(key, now)
+                    && let Some(old) = engine.find(key, Needed::Place, now)?
                 {
                     engine.remove(key, old);
                 }

@@ -32,14 +32,14 @@ pub enum Refused {
     NotYet,
 }
 
-/// An operation cannot be executed now, because room for its item is on its way. Nothing was
-/// changed.
+/// An operation cannot be executed now, because room for its item is on its way, or because its item
+/// must be fetched first. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotYet;
 
 impl fmt::Display for NotYet {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("room for the item is on its way")
+        formatter.write_str("the operation must be applied again later")
     }
 }
 

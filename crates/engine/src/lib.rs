@@ -60,8 +60,8 @@ pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};
 pub use opening::{OpenEngines, Opening};
 pub use operation::{
-    ArithmeticTerms, Block, DeleteTerms, Direction, GetTerms, LifeStep, LifeTerms, Operation,
-    StoreMode, StoreTerms, Ticket, ValueWanted, Verb,
+    ArithmeticTerms, Block, DeleteTerms, Direction, GetTerms, LifeStep, LifeTerms, Needed,
+    Operation, StoreMode, StoreTerms, Ticket, ValueWanted, Verb,
 };
 pub use options::{EngineOptions, LeaseOptions};
 pub use outcome::{Inspection, Outcome, Value, Verdict};

@@ -44,6 +44,31 @@ impl<'o> Operation<'o> {
     }
 }
 
+/// What an operation needs of the item under its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needed {
+    /// Only where it is: a plain `set` replaces whatever is there, so it never waits for a read.
+    Place,
+    /// What is known about it, except its value.
+    Facts,
+    /// Its value, too.
+    Value,
+}
+
+impl Verb {
+    /// What the operation needs of the item under its key.
+    #[inline]
+    pub const fn needed(&self) -> Needed {
+        match self {
+            Self::Get(terms) => terms.needed(),
+            Self::Store(terms) if terms.removes_when_refused() => Needed::Place,
+            Self::Store(StoreTerms { mode: StoreMode::Append | StoreMode::Prepend, .. })
+            | Self::Arithmetic(_) => Needed::Value,
+            Self::Store(_) | Self::Delete(_) | Self::Touch(_) | Self::Inspect => Needed::Facts,
+        }
+    }
+}
+
 /// The kind of an operation, and its terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -94,6 +119,12 @@ impl GetTerms {
         leases: false,
         wanted: Wanted::CLIENT_FLAGS,
     };
+
+    /// What the read needs of the item.
+    #[inline]
+    pub const fn needed(&self) -> Needed {
+        if matches!(self.value, ValueWanted::No) { Needed::Facts } else { Needed::Value }
+    }
 }
 
 /// Whether a read wants the value.

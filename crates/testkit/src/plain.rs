@@ -23,8 +23,8 @@ use std::sync::Arc;
 use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
     EngineStats, Extensions, HeapCommon, HeapItem, HeapUpload, HeapValue, ItemView, Key, Mark,
-    NO_TOKEN_MAX, NoReader, NotYet, Now, OpenEngines, Opening, Operation, Primitives, Put, Refused,
-    ScanCursor, ScanStep, Ticket, WalkStep, apply,
+    NO_TOKEN_MAX, Needed, NoReader, NotYet, Now, OpenEngines, Opening, Operation, Primitives, Put,
+    Refused, ScanCursor, ScanStep, Ticket, WalkStep, apply,
 };
 
 /// Bytes that an item is charged beside its key and its value: the item itself, and its part of the
@@ -124,15 +124,15 @@ impl Primitives for Plain {
         self.common.options()
     }
 
-    fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<u64> {
-        let number = *self.order.get(key.bytes())?;
+    fn find(&mut self, key: &Key<'_>, _needed: Needed, now: &Now) -> Result<Option<u64>, NotYet> {
+        let Some(&number) = self.order.get(key.bytes()) else { return Ok(None) };
         let has_expired = self.items[&number].1.has_expired(now);
         if !self.drop_dead(number, now) {
-            return Some(number);
+            return Ok(Some(number));
         }
         self.stats.found_expired += u64::from(has_expired);
         self.stats.found_flushed += u64::from(!has_expired);
-        None
+        Ok(None)
     }
 
     fn item(&self, at: u64) -> &HeapItem {
@@ -296,8 +296,6 @@ impl Extensions for Plain {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use kachel_engine::{ClockOrigin, KeyHasher, LeaseOptions, Seeds, Ttl, Verdict};
     use kachel_host::Budget;
 
@@ -378,7 +376,10 @@ mod tests {
         assert!(stored > 100 && budget.spent_bytes() > (1 << 20) - 10_000);
         let verdict = set(&mut plain, hasher.key(b"0"), &[8; 9000], Ttl(0));
         assert!(matches!(verdict, Verdict::Stored { .. }), "it is not larger than the old one");
-        let pinned = plain.find(&hasher.key(b"0"), &now()).map(|at| plain.pin(at));
+        let pinned = plain
+            .find(&hasher.key(b"0"), Needed::Value, &now())
+            .expect("it is in memory")
+            .map(|at| plain.pin(at));
         plain.common().flush(&now());
         while plain.maintain(&now()) > 0 {}
         assert_eq!((plain.stats().items, budget.spent_bytes()), (0, 9000), "it is pinned");

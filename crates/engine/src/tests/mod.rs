@@ -32,6 +32,8 @@ struct Shelf {
     has_leased: bool,
     /// Changes applied so far.
     changes: u32,
+    /// How much of each item is in memory, as a [`Needed`]. `None` for all.
+    fetched: Option<u8>,
 }
 
 /// An entry as a decision sees it.
@@ -87,12 +89,15 @@ impl Primitives for Shelf {
         &self.options
     }
 
-    fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<u8> {
+    fn find(&mut self, key: &Key<'_>, needed: Needed, now: &Now) -> Result<Option<u8>, NotYet> {
+        if self.fetched.is_some_and(|fetched| fetched < needed as u8) {
+            return Err(NotYet);
+        }
         let is_dead = |entry: &Entry| entry.expiry != 0 && entry.expiry <= now.second;
         if self.entries.get(key.bytes()).is_some_and(is_dead) {
             self.entries.remove(key.bytes());
         }
-        self.entries.contains_key(key.bytes()).then_some(key.bytes()[0])
+        Ok(self.entries.contains_key(key.bytes()).then_some(key.bytes()[0]))
     }
 
     fn item(&self, at: u8) -> Shown<'_> {
@@ -182,6 +187,7 @@ impl Bench {
             cas: 100,
             has_leased: false,
             changes: 0,
+            fetched: None,
         };
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1);
         Self { shelf, hasher, now: ClockOrigin::new(0, 1_800_000_000).at(8_000_000_000) }
@@ -485,6 +491,42 @@ fn a_core_that_only_reads_answers_what_changes_nothing_and_asks_the_owner_for_th
             }
             assert_eq!(bench.unchanged(&terms).is_some(), answered, "{step}: {terms:?}");
             bench.apply(Verb::Get(terms), b"");
+        }
+    }
+}
+
+#[test]
+fn an_operation_waits_only_for_what_it_needs_of_its_item() {
+    let mut bench = Bench::new();
+    let hasher = bench.hasher;
+    let store = |mode, compare_cas| {
+        let Verb::Store(terms) = Operation::set(hasher.key(b"k"), 1, Ttl(0)).verb else {
+            unreachable!("it is a store")
+        };
+        Verb::Store(StoreTerms { mode, compare_cas, ..terms })
+    };
+    let exists = GetTerms { value: ValueWanted::No, ..GetTerms::VALUE };
+    let rows = [
+        (store(StoreMode::Set, None), Needed::Place),
+        (store(StoreMode::Set, Some(7)), Needed::Facts),
+        (store(StoreMode::Add, None), Needed::Facts),
+        (store(StoreMode::Append, None), Needed::Value),
+        (Verb::Get(exists), Needed::Facts),
+        (Verb::Get(GetTerms::VALUE), Needed::Value),
+        (Verb::Delete(DeleteTerms::default()), Needed::Facts),
+        (Verb::Touch(Ttl(9)), Needed::Facts),
+    ];
+    for (verb, needed) in rows {
+        for fetched in [Needed::Place, Needed::Facts, Needed::Value] {
+            bench.shelf.fetched = None;
+            bench.apply(store(StoreMode::Set, None), b"1");
+            bench.shelf.fetched = Some(fetched as u8);
+            let before = bench.shelf.changes;
+            let operation = Operation { key: hasher.key(b"k"), verb };
+            let mut block = Block::Bytes(b"2");
+            let applied = apply(&mut bench.shelf, &operation, &mut block, &bench.now).is_ok();
+            assert_eq!(applied, fetched as u8 >= needed as u8, "{verb:?} with {fetched:?}");
+            assert!(applied || bench.shelf.changes == before, "nothing was changed");
         }
     }
 }

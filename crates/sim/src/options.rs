@@ -50,8 +50,9 @@ pub enum EngineChoice {
 
 impl EngineChoice {
     /// What a plain engine never does, by the names of the coverage and of what a run may lack. It
-    /// has no segments, no index that grows by itself, and no readers beside its owner.
-    const NOT_OF_PLAIN: [&str; 12] = [
+    /// has no segments, no index that grows by itself, and no readers beside its owner. What it pins
+    /// stays charged, so nothing is pinned beyond that.
+    const NOT_OF_PLAIN: [&str; 13] = [
         "growth",
         "shrinking",
         "compaction",
@@ -64,6 +65,7 @@ impl EngineChoice {
         "delayed after",
         "reads beside the owner",
         "waits for room",
+        "pinned closes",
     ];
 
     /// Whether runs over such engines may show what has this name in their report.

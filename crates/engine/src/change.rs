@@ -32,8 +32,8 @@ pub enum Refused {
     NotYet,
 }
 
-/// An operation cannot be executed now, because room for its item is on its way, or because its item
-/// must be fetched first. Nothing was changed.
+/// An operation cannot be executed now, because room for its item is on its way, or because its
+/// item must be fetched first. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotYet;
 

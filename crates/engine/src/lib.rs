@@ -54,7 +54,7 @@ pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
 pub use durable::{DurableWord, Sequence};
 pub use extensions::{BATCH_MAX, Evicted, Extensions, Lookup, Room};
 pub use guesses::ReadGuesses;
-pub use heap::{HeapCommon, HeapItem, HeapUpload, HeapValue, NoReader};
+pub use heap::{HeapCommon, HeapEntry, HeapItem, HeapMap, HeapUpload, HeapValue, NoReader};
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};

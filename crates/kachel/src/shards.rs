@@ -26,8 +26,8 @@ use kachel_options::{
     ServeOptions, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
-    Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions, Shared, SharedOptions,
-    Shutdown, Turn, UdpOptions,
+    Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions, Shared,
+    SharedOptions, Shutdown, Turn, UdpOptions,
 };
 
 use crate::caches::ServedEngines;

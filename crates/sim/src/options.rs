@@ -50,8 +50,8 @@ pub enum EngineChoice {
 
 impl EngineChoice {
     /// What a plain engine never does, by the names of the coverage and of what a run may lack. It
-    /// has no segments, no index that grows by itself, and no readers beside its owner. What it pins
-    /// stays charged, so nothing is pinned beyond that.
+    /// has no segments, no index that grows by itself, and no readers beside its owner. What it
+    /// pins stays charged, so nothing is pinned beyond that.
     const NOT_OF_PLAIN: [&str; 13] = [
         "growth",
         "shrinking",

@@ -12,6 +12,7 @@ mod process;
 mod random;
 mod scram;
 mod settings;
+mod value_file;
 mod world;
 
 pub use filled::{

@@ -1,116 +1,115 @@
-//! The plain engine: an ordered map, and the shortest engine that a server runs on. It shows how an
-//! engine is written (`docs/embedding.md`), and that nothing above the contract knows the cache.
+//! The plain engine: an ordered map in memory, and its values in a file. It shows how an engine is
+//! written (`docs/embedding.md`), and it names nothing of the cache.
 //!
 //! Upstream:   `shard`, over a world of this crate; the simulation.
-//! Downstream: `engine`, for the meaning of each verb and for items on the heap.
+//! Downstream: `engine`, for the meaning of each verb and for the map; `value_file`.
 //!
-//! ```text
-//! order:  key -> number     in the order of the keys: lookups and scans
-//! items:  number -> item    in the order in which they were stored: walks and upkeep
-//! ```
-//!
-//! It evicts nothing: a store that finds the budget spent is refused.
+//! A change is durable when its record in the file is. A value that is durable leaves the memory; a
+//! request that needs it waits for a read. Without a file, all stays in memory. The engine evicts
+//! nothing: a store that finds the budget spent is refused.
 //!
 //! Invariants:
-//! - I1  `order` and `items` have the same items.
+//! - I1  A value is in memory until it is durable, and while a ticket waits for it.
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
-    EngineStats, Extensions, HeapCommon, HeapItem, HeapUpload, HeapValue, ItemView, Key, Mark,
-    NO_TOKEN_MAX, Needed, NoReader, NotYet, Now, OpenEngines, Opening, Operation, Primitives, Put,
-    Refused, ScanCursor, ScanStep, Ticket, WalkStep, apply,
+    EngineStats, Extensions, HeapCommon, HeapItem, HeapMap, HeapUpload, HeapValue, ItemView, Key,
+    Mark, Needed, NoReader, NotYet, Now, OpenEngines, Opening, Operation, Primitives, Put, Refused,
+    ScanCursor, ScanStep, Sequence, Ticket, WalkStep, apply,
 };
+use kachel_io::{FileOperation, FolderHandle};
 
-/// Bytes that an item is charged beside its key and its value: the item itself, and its part of the
-/// nodes of both maps. A guess.
-const ITEM_BYTES: u64 = 256;
-/// The most items that are examined in one step of upkeep.
-const SWEPT_ITEMS_MAX: usize = 64;
-/// An item that is examined counts as this many bytes of work: its lines and those of its node.
-const EXAMINED_BYTES: u64 = 256;
+use crate::value_file::ValueFile;
 
-/// Opens plain engines.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PlainOpener;
+/// Opens plain engines, each with a file in the folder, if there is one.
+#[derive(Clone, Debug, Default)]
+pub struct PlainOpener(pub Option<FolderHandle>);
 
 impl OpenEngines for PlainOpener {
     type Engine = Plain;
 
     fn budget_bytes_min(engines: u16) -> u64 {
-        u64::from(engines) * 2 * ITEM_BYTES
+        HeapMap::<InFile>::budget_bytes_min(engines)
     }
 
     fn open(&self, opening: &Opening) -> io::Result<Vec<Plain>> {
-        let common = HeapCommon::new(opening);
-        let engines = u64::from(opening.engines);
-        // The tokens of engine n are congruent to n, so all tokens of the process differ.
-        let tokens = |number| (NO_TOKEN_MAX * engines + number, engines);
-        Ok((0..engines).map(|number| Plain::new(common.clone(), tokens(number))).collect())
+        let plain = |(number, map)| {
+            let durable = Arc::default();
+            let create = |folder| ValueFile::create(folder, number, Arc::clone(&durable));
+            let (file, warm, tickets) =
+                (self.0.as_ref().map(create), VecDeque::new(), BTreeMap::new());
+            let (last_ticket, removed, noted) = (0, 0, Arc::default());
+            Plain { map, file, warm, tickets, last_ticket, removed, noted, durable }
+        };
+        Ok((0..).zip(HeapMap::open(opening)).map(plain).collect())
     }
 }
 
-/// An item and its key.
-type Stored = (Box<[u8]>, HeapItem);
+/// Where an item is in the file.
+#[derive(Debug, Default)]
+struct InFile {
+    /// Where its value begins.
+    offset: u64,
+    /// The sequence of its last change.
+    sequence: u64,
+    /// The tickets that wait for its value.
+    tickets: usize,
+}
 
 /// An engine that is an ordered map. See the head of this file.
 #[derive(Debug)]
 pub struct Plain {
-    common: HeapCommon,
-    order: BTreeMap<Box<[u8]>, u64>,
-    items: BTreeMap<u64, Stored>,
-    /// The number of the item that was stored last.
-    last: u64,
-    last_token: u64,
-    token_step: u64,
-    has_leased: bool,
-    /// The number from which upkeep goes on in this sweep, and the second and the epoch of it.
-    sweep: Option<u64>,
-    swept: (u32, u32),
-    stats: EngineStats,
-    work_bytes: u64,
+    map: HeapMap<InFile>,
+    file: Option<ValueFile>,
+    /// Items whose value may leave the memory when it is durable (I1).
+    warm: VecDeque<u64>,
+    /// The item that each ticket waits for.
+    tickets: BTreeMap<u64, u64>,
+    last_ticket: u64,
+    /// The sequence of the last removal.
+    removed: u64,
+    /// Of the last operation: the sequence that its outcome depends on, or the ticket that it got.
+    noted: Arc<AtomicU64>,
     durable: Arc<DurableWord>,
 }
 
 impl Plain {
-    fn new(common: HeapCommon, (last_token, token_step): (u64, u64)) -> Self {
-        Self {
-            common,
-            order: BTreeMap::new(),
-            items: BTreeMap::new(),
-            last: 0,
-            last_token,
-            token_step,
-            has_leased: false,
-            sweep: None,
-            swept: (0, 0),
-            stats: EngineStats::default(),
-            work_bytes: 0,
-            durable: Arc::default(),
-        }
+    /// Notes a change in the file. Returns its sequence.
+    fn record(&mut self, bytes: &[u8]) -> u64 {
+        let Some(file) = &mut self.file else { return 0 };
+        let sequence = file.append(bytes);
+        self.noted.store(sequence, Relaxed);
+        sequence
     }
 
-    fn take(&mut self, number: u64) -> HeapItem {
-        let (key, item) = self.items.remove(&number).expect("I1: it was found");
-        self.order.remove(&key).expect("I1: both have it");
-        self.stats.live_bytes -= (&item).memory_bytes() as u64;
-        item
+    /// Reads the value of an item that is not in memory. Returns the ticket of the read.
+    fn fetch(&mut self, number: u64) -> u64 {
+        self.last_ticket += 1;
+        self.tickets.insert(self.last_ticket, number);
+        let entry = self.map.entry_mut(number).expect("it was found");
+        entry.beside.tickets += 1;
+        let (offset, bytes) = (entry.beside.offset, (&entry.item).value_bytes());
+        let file = self.file.as_mut().expect("I1: what is not in memory is in the file");
+        file.read(self.last_ticket, offset, bytes);
+        self.last_ticket
     }
 
-    /// Drops the item if it is dead. Returns whether it was.
-    fn drop_dead(&mut self, number: u64, now: &Now) -> bool {
-        if self.items[&number].1.is_live(&self.common, now) {
-            return false;
+    /// Drops values from memory that are durable and that no ticket waits for (I1).
+    fn cool(&mut self) {
+        while let Some(number) = self.warm.front() {
+            let entry = self.map.entry_mut(*number).filter(|entry| entry.beside.tickets == 0);
+            match entry {
+                Some(entry) if !self.durable.has_reached(Sequence(entry.beside.sequence)) => return,
+                Some(entry) => entry.item.cool(),
+                None => {}
+            }
+            self.warm.pop_front();
         }
-        let item = self.take(number);
-        self.stats.reclaimed += 1;
-        self.stats.expired_unfetched += u64::from(!(&item).is_fetched());
-        true
     }
 }
 
@@ -121,30 +120,36 @@ impl Primitives for Plain {
     type Pinned = HeapValue;
 
     fn options(&self) -> &EngineOptions {
-        self.common.options()
+        self.map.common().options()
     }
 
-    fn find(&mut self, key: &Key<'_>, _needed: Needed, now: &Now) -> Result<Option<u64>, NotYet> {
-        let Some(&number) = self.order.get(key.bytes()) else { return Ok(None) };
-        let has_expired = self.items[&number].1.has_expired(now);
-        if !self.drop_dead(number, now) {
-            return Ok(Some(number));
+    fn find(&mut self, key: &Key<'_>, needed: Needed, now: &Now) -> Result<Option<u64>, NotYet> {
+        self.noted.store(self.removed, Relaxed);
+        let Some(number) = self.map.find(key, now) else { return Ok(None) };
+        let entry = self.map.entry(number);
+        self.noted.store(entry.beside.sequence, Relaxed);
+        if needed == Needed::Value && !entry.item.is_warm() {
+            let ticket = self.fetch(number);
+            self.noted.store(ticket, Relaxed);
+            return Err(NotYet);
         }
-        self.stats.found_expired += u64::from(has_expired);
-        self.stats.found_flushed += u64::from(!has_expired);
-        Ok(None)
+        Ok(Some(number))
     }
 
     fn item(&self, at: u64) -> &HeapItem {
-        &self.items[&at].1
+        &self.map.entry(at).item
     }
 
-    fn remove(&mut self, _key: &Key<'_>, at: u64) {
-        self.take(at);
+    fn remove(&mut self, key: &Key<'_>, at: u64) {
+        self.map.take(at);
+        self.removed = self.record(key.bytes());
     }
 
     fn mark(&mut self, at: u64, mark: Mark) {
-        self.items.get_mut(&at).expect("I1: it was found").1.mark(mark);
+        let sequence = self.record(b"mark");
+        let entry = self.map.entry_mut(at).expect("it was found");
+        entry.item.mark(mark);
+        entry.beside.sequence = sequence;
     }
 
     fn put(
@@ -155,24 +160,22 @@ impl Primitives for Plain {
         block: &mut Block<'_, HeapUpload>,
         now: &Now,
     ) -> Result<u64, Refused> {
-        self.last_token += self.token_step;
-        let has_token = self.common.options().cas || put.remnant;
-        let cas = if has_token { put.cas.unwrap_or(self.last_token) } else { 0 };
-        let old = found.map(|at| self.item(at));
-        let own_bytes = ITEM_BYTES + 2 * key.bytes().len() as u64;
-        let item = HeapItem::new(put, old, block, (cas, own_bytes), &self.common, now);
-        let Ok(item) = item else {
-            self.stats.refused += 1;
-            return Err(Refused::NoRoom);
-        };
-        found.into_iter().for_each(|at| drop(self.take(at)));
-        self.last += 1;
-        self.has_leased |= put.remnant;
-        self.stats.live_bytes += (&item).memory_bytes() as u64;
-        self.work_bytes += (&item).memory_bytes() as u64;
-        self.order.insert(key.bytes().into(), self.last);
-        self.items.insert(self.last, (key.bytes().into(), item));
-        Ok(self.last)
+        let (number, replaced) = self.map.put(key, found, put, block, now)?;
+        if let Some(file) = &mut self.file {
+            // A value that is not in memory is that of the replaced item.
+            let mut offset = replaced.map_or(0, |replaced| replaced.beside.offset);
+            let item = &self.map.entry(number).item;
+            if item.is_warm() {
+                offset = file.end();
+                file.append(item.value().bytes());
+                self.warm.push_back(number);
+            }
+            let sequence = file.append(key.bytes());
+            self.noted.store(sequence, Relaxed);
+            let entry = self.map.entry_mut(number).expect("it is stored");
+            entry.beside = InFile { offset, sequence, tickets: 0 };
+        }
+        Ok(number)
     }
 
     fn note_access(&self, at: u64, now: &Now) {
@@ -180,7 +183,7 @@ impl Primitives for Plain {
     }
 
     fn has_leased(&self) -> bool {
-        self.has_leased
+        self.map.has_leased()
     }
 
     fn pin(&self, at: u64) -> HeapValue {
@@ -191,13 +194,13 @@ impl Primitives for Plain {
 impl Engine for Plain {
     type Upload = HeapUpload;
     type Pinned = HeapValue;
-    type Submission = Infallible;
-    type Completion = Infallible;
+    type Submission = Box<FileOperation>;
+    type Completion = Box<FileOperation>;
     type Reader = NoReader<HeapValue>;
     type Common = HeapCommon;
 
     fn common(&self) -> HeapCommon {
-        self.common.clone()
+        self.map.common().clone()
     }
 
     fn reader(&self) -> NoReader<HeapValue> {
@@ -208,12 +211,40 @@ impl Engine for Plain {
         &'e mut self,
         operation: &Operation<'_>,
         block: &mut Block<'_, HeapUpload>,
-        _ticket: Option<Ticket>,
+        ticket: Option<Ticket>,
         now: &Now,
     ) -> Answer<'e, HeapValue> {
+        self.cool();
+        ticket.into_iter().for_each(|ticket| self.forget(ticket));
+        let noted = Arc::clone(&self.noted);
         match apply(self, operation, block, now) {
-            Ok(outcome) => Answer::Done(outcome, Durability::Now),
-            Err(NotYet) => unreachable!("no room is on its way"),
+            Err(NotYet) => Answer::Later(Ticket(noted.load(Relaxed))),
+            // Without a file the sequence is 0, which is durable.
+            Ok(outcome) => Answer::Done(outcome, Durability::At(Sequence(noted.load(Relaxed)))),
+        }
+    }
+
+    fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        self.file.as_mut()?.next()
+    }
+
+    fn complete(&mut self, done: Box<FileOperation>, ready: &mut impl FnMut(u64)) {
+        let read = self.file.as_mut().and_then(|file| file.complete(done));
+        // The bytes for a ticket that was forgotten are dropped.
+        if let Some((ticket, bytes)) = read
+            && let Some(number) = self.tickets.get(&ticket)
+        {
+            self.map.warm(*number, &bytes);
+            ready(ticket);
+        }
+        self.cool();
+    }
+
+    fn forget(&mut self, Ticket(ticket): Ticket) {
+        let number = self.tickets.remove(&ticket).expect("a ticket is used once");
+        if let Some(entry) = self.map.entry_mut(number) {
+            entry.beside.tickets -= 1;
+            self.warm.push_back(number);
         }
     }
 
@@ -221,19 +252,8 @@ impl Engine for Plain {
         &self.durable
     }
 
-    /// Drops dead items, in one sweep for each second and each flush.
     fn maintain(&mut self, now: &Now) -> usize {
-        let moment = (now.second, self.common.epoch(now));
-        if self.sweep.is_none() && self.swept != moment {
-            (self.sweep, self.swept) = (Some(0), moment);
-        }
-        let Some(from) = self.sweep else { return 0 };
-        let numbers = self.items.range(from..).map(|(number, _)| *number);
-        let numbers: Vec<u64> = numbers.take(SWEPT_ITEMS_MAX).collect();
-        self.sweep = numbers.get(SWEPT_ITEMS_MAX - 1).map(|last| last + 1);
-        self.work_bytes += numbers.len() as u64 * EXAMINED_BYTES;
-        numbers.iter().filter(|number| self.drop_dead(**number, now)).count();
-        numbers.len()
+        self.map.maintain(now)
     }
 
     fn walk(
@@ -241,30 +261,17 @@ impl Engine for Plain {
         cursor: &mut Cursor,
         now: &Now,
         items_max: usize,
-        mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep {
-        let mut step = WalkStep { items: 0, more: false };
-        for (number, (key, item)) in self.items.range(cursor.to_u64()..) {
-            if step.more || step.items == items_max {
-                step.more = true;
-                break;
-            }
-            step.items += 1;
-            *cursor = Cursor::from_u64(number + 1);
-            let is_shown = item.is_live(&self.common, now) && !item.is_remnant();
-            step.more = is_shown && !show(key, &item);
-        }
-        self.work_bytes += step.items as u64 * EXAMINED_BYTES;
-        step
+        self.map.walk(cursor, now, items_max, show)
     }
 
     fn work_bytes(&self) -> u64 {
-        self.work_bytes
+        self.map.work_bytes()
     }
 
     fn stats(&self) -> EngineStats {
-        let items = self.items.len() as u64;
-        EngineStats { index_items: items, items, ..self.stats }
+        self.map.stats()
     }
 }
 
@@ -272,41 +279,47 @@ impl Extensions for Plain {
     fn scan(
         &mut self,
         cursor: &mut ScanCursor,
-        _ticket: Option<Ticket>,
+        ticket: Option<Ticket>,
         now: &Now,
         items_max: usize,
         mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> ScanStep {
-        let behind = (Bound::Excluded(cursor.key()), Bound::Unbounded);
-        let mut last = None;
-        for (key, number) in self.order.range::<[u8], _>(behind).take(items_max) {
-            last = Some(key);
-            self.work_bytes += EXAMINED_BYTES;
-            let item = &self.items[number].1;
-            let is_shown = item.is_live(&self.common, now) && !item.is_remnant();
-            if is_shown && !show(key, &item) {
-                break;
-            }
+        ticket.into_iter().for_each(|ticket| self.forget(ticket));
+        let mut cold = None;
+        let has_passed = self.map.scan(cursor, now, items_max, |number, entry| {
+            cold = Some(number).filter(|_| !entry.item.is_warm());
+            cold.is_none().then(|| show(entry.key(), &&entry.item))
+        });
+        match cold {
+            Some(number) => ScanStep::Later(Ticket(self.fetch(number))),
+            None if has_passed => ScanStep::More,
+            None => ScanStep::End,
         }
-        let Some(last) = last else { return ScanStep::End };
-        *cursor = ScanCursor::after(last);
-        ScanStep::More
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kachel_engine::{ClockOrigin, KeyHasher, LeaseOptions, Seeds, Ttl, Verdict};
+    use kachel_engine::{
+        ClockOrigin, KeyHasher, LeaseOptions, Outcome, Seeds, Ttl, Value, Verdict,
+    };
     use kachel_host::Budget;
+    use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
+    use kachel_io::{Clock as _, Event, Files as _, Io as _, ManualClock, Memory, MemoryNet, Wait};
 
     use super::*;
+
+    /// Items of a test with a file.
+    const NUMBERS: u32 = 50;
+    /// Turns of a backend within which everything is done.
+    const TURNS_MAX: usize = 1_000;
 
     fn now() -> Now {
         ClockOrigin::new(0, 1_800_000_000).start()
     }
 
     /// One engine with a budget of 1 MiB.
-    fn plain() -> (Plain, KeyHasher, Arc<Budget>) {
+    fn plain(folder: Option<FolderHandle>) -> (Plain, KeyHasher, Arc<Budget>) {
         let (hasher, budget) =
             (KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1), Budget::new(1 << 20));
         let budget = Arc::new(budget);
@@ -322,7 +335,7 @@ mod tests {
             budget: Arc::clone(&budget),
             budget_bytes_max: 1 << 20,
         };
-        let plain = PlainOpener.open(&opening).expect("memory").pop().expect("one engine");
+        let plain = PlainOpener(folder).open(&opening).expect("memory").pop().expect("one engine");
         (plain, hasher, budget)
     }
 
@@ -346,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_scan_shows_each_item_that_lives_throughout_once_and_in_order() {
-        let (mut plain, hasher, _) = plain();
+        let (mut plain, hasher, _) = plain(None);
         for key in ["d", "b", "f", "a", "c", "e"] {
             set(&mut plain, hasher.key(key.as_bytes()), b"value", Ttl(0));
         }
@@ -366,7 +379,7 @@ mod tests {
 
     #[test]
     fn all_that_is_stored_is_charged_and_refunded_when_its_last_handle_is_gone() {
-        let (mut plain, hasher, budget) = plain();
+        let (mut plain, hasher, budget) = plain(None);
         let mut stored = 0;
         while set(&mut plain, hasher.key(format!("{stored}").as_bytes()), &[7; 9000], Ttl(0))
             != (Verdict::NoMemory { found: false })
@@ -385,5 +398,151 @@ mod tests {
         assert_eq!((plain.stats().items, budget.spent_bytes()), (0, 9000), "it is pinned");
         drop(pinned);
         assert_eq!(budget.spent_bytes(), 0);
+    }
+
+    /// The backend that carries the operations of an engine out, on a disk that completes them
+    /// late, in part and in another order.
+    struct Backend {
+        memory: Memory,
+        clock: ManualClock,
+        disk: Disk,
+    }
+
+    impl Backend {
+        fn new(seed: u64) -> Self {
+            let clock = ManualClock::new(0);
+            let disk = Disk::new(seed, &clock);
+            let short = ChanceFault { kind: None, permille: 300, fault: Fault::Short };
+            let latency_ns = Some(1_000..=1_000_000);
+            disk.set_plan(FaultPlan { planned: Vec::new(), chances: vec![short], latency_ns });
+            let mut memory = MemoryNet::new().open();
+            memory.use_disk(&disk);
+            Self { memory, clock, disk }
+        }
+
+        /// Submits what the engine has queued, and completes what is due next. Returns the tickets
+        /// that are ready.
+        fn turn(&mut self, plain: &mut Plain) -> Vec<u64> {
+            while let Some(operation) = plain.next_submission() {
+                self.memory.submit(operation).expect("there is room");
+            }
+            if let Some(due_ns) = self.disk.next_due_ns() {
+                self.clock.advance_ns(due_ns.saturating_sub(self.clock.now_ns()));
+            }
+            let (mut events, mut ready) = (Vec::new(), Vec::new());
+            self.memory.poll(Wait::Now, &mut events).expect("memory never fails");
+            for event in events {
+                let Event::FileDone { operation } = event else { panic!("{event:?}") };
+                plain.complete(operation, &mut |ticket| ready.push(ticket));
+            }
+            ready
+        }
+    }
+
+    fn value(number: u32) -> Vec<u8> {
+        vec![number as u8; 100 * number as usize]
+    }
+
+    fn key(number: u32) -> String {
+        format!("{number:02}")
+    }
+
+    /// Turns until all that was stored is durable.
+    fn settle(plain: &mut Plain, backend: &mut Backend, last: Sequence) {
+        let mut turns = 0;
+        while !plain.durable.has_reached(last) {
+            assert_eq!(backend.turn(plain), [0; 0], "nothing waits");
+            turns += 1;
+            assert!(turns < TURNS_MAX, "it does not become durable");
+        }
+    }
+
+    /// Stores an item for each number. Returns the sequence of all, which is not durable yet.
+    fn fill(plain: &mut Plain, hasher: &KeyHasher) -> Sequence {
+        let mut all = None;
+        for number in 0..NUMBERS {
+            let (text, value) = (key(number), value(number));
+            let set = Operation::set(hasher.key(text.as_bytes()), value.len(), Ttl(0));
+            let answer = plain.execute(&set, &mut Block::Bytes(&value), None, &now());
+            let Answer::Done(_, Durability::At(sequence)) = answer else { panic!("{answer:?}") };
+            assert!(!plain.durable.has_reached(sequence), "it is not written yet");
+            assert!(all.is_none_or(|all| all == sequence), "they are one write");
+            all = Some(sequence);
+        }
+        all.expect("some are stored")
+    }
+
+    type Read = (Vec<u8>, Durability);
+
+    fn read(plain: &mut Plain, key: Key<'_>, ticket: Option<Ticket>) -> Result<Read, Ticket> {
+        match plain.execute(&Operation::get(key), &mut Block::None, ticket, &now()) {
+            Answer::Later(ticket) => Err(ticket),
+            Answer::Done(Outcome { value: Value::Inline(value), .. }, durability) => {
+                Ok((value.to_vec(), durability))
+            }
+            Answer::Done(outcome, _) => panic!("{outcome:?}"),
+        }
+    }
+
+    #[test]
+    fn a_value_is_read_from_the_file_and_a_set_waits_for_no_read() {
+        let mut backend = Backend::new(7);
+        let (mut plain, hasher, budget) = plain(Some(backend.disk.folder("data")));
+        let last = fill(&mut plain, &hasher);
+        let newest = key(NUMBERS - 1);
+        let (_, durability) = read(&mut plain, hasher.key(newest.as_bytes()), None).expect("I1");
+        assert_eq!(durability, Durability::At(last), "it depends on its store");
+        let charged = budget.spent_bytes();
+        settle(&mut plain, &mut backend, last);
+        assert!(budget.spent_bytes() < charged / 2, "the values have left the memory");
+        let mut waiting = BTreeMap::new();
+        for number in 1..NUMBERS {
+            let text = key(number);
+            let Ticket(ticket) =
+                read(&mut plain, hasher.key(text.as_bytes()), None).expect_err("I1");
+            waiting.insert(ticket, number);
+        }
+        let stored = set(&mut plain, hasher.key(b"00"), b"new", Ttl(0));
+        assert!(matches!(stored, Verdict::Stored { .. }), "it waits for no read");
+        let forgotten = read(&mut plain, hasher.key(b"01"), None).expect_err("I1");
+        plain.forget(forgotten);
+        for _ in 0..TURNS_MAX {
+            for ticket in backend.turn(&mut plain) {
+                let number = waiting.remove(&ticket).expect("named once, and not forgotten");
+                let text = key(number);
+                let read = read(&mut plain, hasher.key(text.as_bytes()), Some(Ticket(ticket)));
+                assert_eq!(read.expect("it is ready"), (value(number), Durability::At(last)));
+            }
+        }
+        assert!(waiting.is_empty() && plain.tickets.is_empty(), "{waiting:?}");
+    }
+
+    #[test]
+    fn a_scan_waits_for_a_value_and_goes_on_where_it_was() {
+        let mut backend = Backend::new(8);
+        let (mut plain, hasher, _) = plain(Some(backend.disk.folder("data")));
+        let last = fill(&mut plain, &hasher);
+        settle(&mut plain, &mut backend, last);
+        let (mut cursor, mut ticket, mut shown) = (ScanCursor::START, None, Vec::new());
+        for _ in 0..TURNS_MAX {
+            let step = plain.scan(&mut cursor, ticket.take(), &now(), 10, |key, item| {
+                let value = item.small_value().expect("it is in memory");
+                shown.push((key.escape_ascii().to_string(), value.to_vec()));
+                true
+            });
+            match step {
+                ScanStep::Later(waits) => {
+                    let is_ready =
+                        (0..TURNS_MAX).any(|_| backend.turn(&mut plain).contains(&waits.0));
+                    assert!(is_ready, "its ticket is named");
+                    ticket = Some(waits);
+                }
+                ScanStep::More => {}
+                ScanStep::End => break,
+                ScanStep::Unordered => panic!("it is ordered"),
+            }
+        }
+        let all: Vec<_> = (0..NUMBERS).map(|number| (key(number), value(number))).collect();
+        assert_eq!(shown, all);
     }
 }

@@ -195,8 +195,7 @@ impl OpenEngines for LoggedOpener<'_> {
 
     fn open(&self, opening: &Opening) -> std::io::Result<Vec<Logged>> {
         let caches = CacheOpener::default().open(opening)?.into_iter().zip(self.wanted);
-        let logged =
-            |(cache, wanted)| Logged::new(cache, Arc::clone(wanted), self.folder.clone());
+        let logged = |(cache, wanted)| Logged::new(cache, Arc::clone(wanted), self.folder.clone());
         Ok(caches.map(logged).collect())
     }
 }

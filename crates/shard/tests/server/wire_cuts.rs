@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use kachel_cache::CacheOpener;
 use kachel_engine::OpenEngines;
+use kachel_io::ManualClock;
+use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
+use kachel_shard::FileEngine;
 use kachel_testkit::{PlainOpener, Random, World, WorldOptions};
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
@@ -109,14 +112,32 @@ fn without_version(reply: &[u8]) -> Vec<u8> {
 }
 
 /// Runs each case in pass `number` over the engines of `opener`. Returns how many were cut.
-fn pass<O: OpenEngines>(
+fn pass<O: OpenEngines<Engine: FileEngine>>(
     opener: &O,
     options: WorldOptions,
     (setup, cases): (&[u8], &[Case]),
     number: usize,
 ) -> usize {
-    let mut world = World::over(options, |_| (), opener);
-    let shards = options.shards;
+    answer_all(World::over(options, |_| (), opener), (setup, cases), number)
+}
+
+/// Runs each case in pass `number` over plain engines with files. The disk completes a part of the
+/// reads and writes in part.
+fn pass_with_files(options: WorldOptions, all: (&[u8], &[Case]), number: usize) -> usize {
+    let disk = Disk::new(number as u64, &ManualClock::new(0));
+    let chances = vec![ChanceFault { kind: None, permille: 300, fault: Fault::Short }];
+    disk.set_plan(FaultPlan { chances, ..FaultPlan::default() });
+    let mut world = World::over(options, |_| (), &PlainOpener(Some(disk.folder("data"))));
+    world.shards.iter_mut().for_each(|shard| shard.io_mut().use_disk(&disk));
+    answer_all(world, all, number)
+}
+
+fn answer_all<E: FileEngine>(
+    mut world: World<(), E>,
+    (setup, cases): (&[u8], &[Case]),
+    number: usize,
+) -> usize {
+    let shards = world.shards.len();
     let client = world.connect();
     world.ask(&client, setup);
     client.finish();
@@ -185,7 +206,8 @@ fn every_case_is_answered_so_by_the_plain_engine() {
     for (shards, crew) in [(1, false), (3, true), (3, false)] {
         let options = WorldOptions { shards, crew, evict: false, ..WorldOptions::default() };
         for number in (0..PLAIN_CUTS).chain([WHOLE]) {
-            pass(&PlainOpener, options, all, number);
+            pass(&PlainOpener::default(), options, all, number);
+            pass_with_files(options, all, number);
         }
     }
 }

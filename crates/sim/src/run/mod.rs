@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let (permille, seed) = (options.delay_permille(), options.seed);
     let inner = CacheOpener::default();
     match options.engine {
-        EngineChoice::Plain => Run::new(options, &PlainOpener).all(),
+        EngineChoice::Plain => Run::new(options, &PlainOpener::default()).all(),
         EngineChoice::Cache if options.faults.has(Fault::Late) => {
             Run::new(options, &DelayingOpener::<_, true> { inner, permille, seed }).all()
         }

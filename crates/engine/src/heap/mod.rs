@@ -9,6 +9,8 @@
 //!   handle is dropped. So a pinned value is charged until it is sent.
 //! - I2  An item that was stored in an earlier epoch than that of the flush word is flushed.
 
+mod map;
+
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -23,6 +25,8 @@ use crate::opening::Opening;
 use crate::operation::Block;
 use crate::options::EngineOptions;
 use crate::time::Now;
+
+pub use map::{HeapEntry, HeapMap};
 
 /// The most bytes of a value that are sent at once ([`ReadValue::piece_at`]).
 const PIECE_BYTES_MAX: usize = 16 * 1024;
@@ -130,10 +134,18 @@ pub struct HeapValue {
 }
 
 impl HeapValue {
+    fn new(bytes: Box<[u8]>, charge: Charge) -> Self {
+        Self { bytes: Arc::new(bytes), charge: Arc::new(charge) }
+    }
+
     /// The bytes of the value.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// The bytes that are refunded when this handle is dropped.
@@ -175,7 +187,9 @@ impl ReceiveValue for HeapUpload {
 /// An item on the heap.
 #[derive(Debug)]
 pub struct HeapItem {
-    value: HeapValue,
+    /// `None` while the value is on a disk only.
+    value: Option<HeapValue>,
+    value_bytes: usize,
     /// The epoch in which it was stored (I2).
     epoch: u32,
     /// What was stored. Its expiry and its win bit may have changed since.
@@ -207,19 +221,19 @@ impl HeapItem {
         // What it replaces is freed at once.
         let mut freed_bytes = old.map_or(0, |old| old.own.bytes);
         if put.value != PutValue::Unchanged {
-            freed_bytes += old.map_or(0, |old| old.value.freed_bytes());
+            let freed = |old: &Self| old.value.as_ref().map(HeapValue::freed_bytes);
+            freed_bytes += old.and_then(freed).unwrap_or(0);
         }
         let mut own = Charge::none(budget);
         own.add(own_bytes, freed_bytes)?;
-        let old_value = || &old.expect("change, I2: an item was found").value;
+        let old_value = || old.expect("change, I2: an item was found");
         let value = match (put.value, &mut *block) {
-            (PutValue::Unchanged, _) => old_value().clone(),
+            (PutValue::Unchanged, _) => old_value().value.clone(),
             (PutValue::Block, Block::Upload(_)) => {
                 let Block::Upload(upload) = std::mem::replace(block, Block::None) else {
                     unreachable!("it was an upload")
                 };
-                let (bytes, charge) = (upload.bytes.into_boxed_slice(), Arc::new(upload.charge));
-                HeapValue { bytes: Arc::new(bytes), charge }
+                Some(HeapValue::new(upload.bytes.into_boxed_slice(), upload.charge))
             }
             (value, block) => {
                 let block: &[u8] = match block {
@@ -229,20 +243,22 @@ impl HeapItem {
                 };
                 let bytes = match value {
                     PutValue::Block => block.to_vec(),
-                    PutValue::Joined(Side::After) => [old_value().bytes(), block].concat(),
-                    PutValue::Joined(Side::Before) => [block, old_value().bytes()].concat(),
+                    PutValue::Joined(Side::After) => [old_value().value().bytes(), block].concat(),
+                    PutValue::Joined(Side::Before) => [block, old_value().value().bytes()].concat(),
                     PutValue::Number { number, bytes } => format!("{number:<bytes$}").into_bytes(),
                     PutValue::Empty | PutValue::Unchanged => Vec::new(),
                 };
                 let mut charge = Charge::none(budget);
                 charge.add(bytes.len() as u64, freed_bytes)?;
-                HeapValue { bytes: Arc::new(bytes.into_boxed_slice()), charge: Arc::new(charge) }
+                Some(HeapValue::new(bytes.into_boxed_slice(), charge))
             }
         };
         let is_fetched = put.keeps_access && old.is_some_and(|old| old.is_fetched.get());
         let last_access = old.filter(|_| put.keeps_access).map(|old| old.last_access.get());
+        let value_bytes = value.as_ref().map_or_else(|| old_value().value_bytes, HeapValue::len);
         Ok(Self {
             value,
+            value_bytes,
             epoch: common.epoch(now),
             put: *put,
             cas,
@@ -253,9 +269,35 @@ impl HeapItem {
     }
 
     /// The value.
+    ///
+    /// # Panics
+    /// If it is not in memory.
     #[must_use]
-    pub const fn value(&self) -> &HeapValue {
-        &self.value
+    pub fn value(&self) -> &HeapValue {
+        self.value.as_ref().expect("the engine has fetched what it reads")
+    }
+
+    /// Whether the value is in memory.
+    #[must_use]
+    pub const fn is_warm(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// Drops the value from memory, because the engine has it on a disk. An empty value stays:
+    /// there is nothing to read.
+    pub fn cool(&mut self) {
+        if self.value_bytes > 0 {
+            self.value = None;
+        }
+    }
+
+    /// Gives the item its value back, which was read from a disk. The bytes are charged even if
+    /// that overdraws the budget: the engine bounds what it reads at a time.
+    pub fn warm(&mut self, value: &[u8], common: &HeapCommon) {
+        assert!(value.len() == self.value_bytes, "it is the value of this item");
+        let mut charge = Charge::none(&common.budget);
+        charge.add(value.len() as u64, u64::MAX).expect("an overdraft without a limit");
+        self.value = Some(HeapValue::new(value.into(), charge));
     }
 
     /// Whether the item has expired.
@@ -268,6 +310,16 @@ impl HeapItem {
     #[must_use]
     pub fn is_live(&self, common: &HeapCommon, now: &Now) -> bool {
         !self.has_expired(now) && !is_before(self.epoch, common.epoch(now))
+    }
+
+    /// Whether a walk shows the item: it is live, and no remnant.
+    fn is_shown(&self, common: &HeapCommon, now: &Now) -> bool {
+        self.is_live(common, now) && !self.put.remnant
+    }
+
+    /// The bytes that are charged beside the value.
+    const fn own_bytes(&self) -> u64 {
+        self.own.bytes
     }
 
     /// Gives the item new marks.
@@ -297,11 +349,14 @@ impl<'e> ItemView<'e> for &'e HeapItem {
     }
 
     fn value_bytes(&self) -> usize {
-        self.value.bytes.len()
+        self.value_bytes
     }
 
     fn small_value(&self) -> Option<&'e [u8]> {
-        Some(self.value.bytes()).filter(|value| value.len() <= INLINE_VALUE_BYTES_MAX)
+        self.value
+            .as_ref()
+            .map(HeapValue::bytes)
+            .filter(|value| value.len() <= INLINE_VALUE_BYTES_MAX)
     }
 
     fn is_stale(&self) -> bool {
@@ -329,7 +384,7 @@ impl<'e> ItemView<'e> for &'e HeapItem {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.value.bytes.len() + self.own.bytes as usize
+        self.value.as_ref().map_or(0, HeapValue::len) + self.own.bytes as usize
     }
 }
 

@@ -1,0 +1,284 @@
+//! An ordered map of items on the heap: what an engine needs besides its verbs and its files.
+//!
+//! Upstream:   an engine, which implements the primitives over it.
+//! Downstream: `item` parts of this folder, which are charged to the budget.
+//!
+//! ```text
+//! order:  key -> number     in the order of the keys: lookups and scans
+//! items:  number -> item    in the order in which they were stored: walks and upkeep
+//! ```
+//!
+//! Invariants:
+//! - M1  `order` and `items` have the same items.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::{HeapCommon, HeapItem, HeapUpload};
+use crate::change::{Put, Refused};
+use crate::item::ItemView;
+use crate::key::Key;
+use crate::opening::Opening;
+use crate::operation::Block;
+use crate::stats::EngineStats;
+use crate::time::Now;
+use crate::verb::NO_TOKEN_MAX;
+use crate::walk::{Cursor, ScanCursor, WalkStep};
+
+/// Bytes that an item is charged beside its key and its value: the item itself, and its part of the
+/// nodes of both maps. A guess.
+const ITEM_BYTES: u64 = 256;
+/// The most items that are examined in one step of upkeep.
+const SWEPT_ITEMS_MAX: usize = 64;
+/// An item that is examined counts as this many bytes of work: its lines and those of its node.
+const EXAMINED_BYTES: u64 = 256;
+
+/// An item, its key, and what the engine keeps with it.
+#[derive(Debug)]
+pub struct HeapEntry<T> {
+    key: Box<[u8]>,
+    /// The item.
+    pub item: HeapItem,
+    /// What the engine keeps with the item.
+    pub beside: T,
+}
+
+impl<T> HeapEntry<T> {
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn bytes(&self) -> u64 {
+        self.item.own_bytes() + (&self.item).value_bytes() as u64
+    }
+}
+
+/// The items of one engine. Each has a number, which it keeps until it is replaced.
+#[derive(Debug)]
+pub struct HeapMap<T> {
+    common: HeapCommon,
+    order: BTreeMap<Box<[u8]>, u64>,
+    items: BTreeMap<u64, HeapEntry<T>>,
+    last: u64,
+    last_token: u64,
+    token_step: u64,
+    has_leased: bool,
+    /// The number from which upkeep goes on in this sweep, and the second and the epoch of it.
+    sweep: Option<u64>,
+    swept: (u32, u32),
+    stats: EngineStats,
+    work_bytes: u64,
+}
+
+impl<T: Default> HeapMap<T> {
+    /// The smallest budget with which each of `engines` maps has room for an item.
+    #[must_use]
+    pub fn budget_bytes_min(engines: u16) -> u64 {
+        u64::from(engines) * 2 * ITEM_BYTES
+    }
+
+    /// An empty map for each engine.
+    pub fn open(opening: &Opening) -> impl Iterator<Item = Self> {
+        let (common, engines) = (HeapCommon::new(opening), u64::from(opening.engines));
+        (0..engines).map(move |number| Self {
+            common: common.clone(),
+            order: BTreeMap::new(),
+            items: BTreeMap::new(),
+            last: 0,
+            // The tokens of map n are congruent to n, so all tokens of the process differ.
+            last_token: NO_TOKEN_MAX * engines + number,
+            token_step: engines,
+            has_leased: false,
+            sweep: None,
+            swept: (0, 0),
+            stats: EngineStats::default(),
+            work_bytes: 0,
+        })
+    }
+
+    /// What all engines share.
+    #[must_use]
+    pub const fn common(&self) -> &HeapCommon {
+        &self.common
+    }
+
+    /// Whether a client has ever asked for a lease.
+    #[must_use]
+    pub const fn has_leased(&self) -> bool {
+        self.has_leased
+    }
+
+    /// The work so far, in bytes.
+    #[must_use]
+    pub const fn work_bytes(&self) -> u64 {
+        self.work_bytes
+    }
+
+    /// The numbers for `stats`.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        let items = self.items.len() as u64;
+        EngineStats { index_items: items, items, ..self.stats }
+    }
+
+    /// The number of the live item under `key`. A dead item is dropped.
+    pub fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<u64> {
+        let number = *self.order.get(key.bytes())?;
+        let has_expired = self.items[&number].item.has_expired(now);
+        if self.drop_dead(number, now) {
+            self.stats.found_expired += u64::from(has_expired);
+            self.stats.found_flushed += u64::from(!has_expired);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// The item of this number.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn entry(&self, number: u64) -> &HeapEntry<T> {
+        &self.items[&number]
+    }
+
+    /// The item of this number, if it is still there.
+    pub fn entry_mut(&mut self, number: u64) -> Option<&mut HeapEntry<T>> {
+        self.items.get_mut(&number)
+    }
+
+    /// Gives an item its value back, which was read from a disk, if the item is still there and
+    /// does not have it.
+    pub fn warm(&mut self, number: u64, value: &[u8]) {
+        if let Some(entry) = self.items.get_mut(&number).filter(|entry| !entry.item.is_warm()) {
+            entry.item.warm(value, &self.common);
+        }
+    }
+
+    /// Takes an item out.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn take(&mut self, number: u64) -> HeapEntry<T> {
+        let entry = self.items.remove(&number).expect("it was found");
+        self.order.remove(&entry.key).expect("M1");
+        self.stats.live_bytes -= entry.bytes();
+        entry
+    }
+
+    /// Drops an item if it is dead. Returns whether it was.
+    fn drop_dead(&mut self, number: u64, now: &Now) -> bool {
+        if self.items[&number].item.is_live(&self.common, now) {
+            return false;
+        }
+        let entry = self.take(number);
+        self.stats.reclaimed += 1;
+        self.stats.expired_unfetched += u64::from(!(&entry.item).is_fetched());
+        true
+    }
+
+    /// Stores an item in place of the one of number `found`. Returns its number, and the one that
+    /// it has replaced.
+    ///
+    /// Errors: the budget has no room for it.
+    pub fn put(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<u64>,
+        put: &Put,
+        block: &mut Block<'_, HeapUpload>,
+        now: &Now,
+    ) -> Result<(u64, Option<HeapEntry<T>>), Refused> {
+        self.last_token += self.token_step;
+        let has_token = self.common.options.cas || put.remnant;
+        let cas = if has_token { put.cas.unwrap_or(self.last_token) } else { 0 };
+        let old = found.map(|number| &self.entry(number).item);
+        let own_bytes = ITEM_BYTES + 2 * key.bytes().len() as u64;
+        let item = HeapItem::new(put, old, block, (cas, own_bytes), &self.common, now);
+        let Ok(item) = item else {
+            self.stats.refused += 1;
+            return Err(Refused::NoRoom);
+        };
+        let replaced = found.map(|number| self.take(number));
+        let entry = HeapEntry { key: key.bytes().into(), item, beside: T::default() };
+        self.last += 1;
+        self.has_leased |= put.remnant;
+        self.stats.live_bytes += entry.bytes();
+        self.work_bytes += entry.bytes();
+        self.order.insert(entry.key.clone(), self.last);
+        self.items.insert(self.last, entry);
+        Ok((self.last, replaced))
+    }
+
+    /// Drops dead items, in one sweep for each second and each flush. Returns how many items were
+    /// examined.
+    pub fn maintain(&mut self, now: &Now) -> usize {
+        let moment = (now.second, self.common.epoch(now));
+        if self.sweep.is_none() && self.swept != moment {
+            (self.sweep, self.swept) = (Some(0), moment);
+        }
+        let Some(from) = self.sweep else { return 0 };
+        let numbers = self.items.range(from..).map(|(number, _)| *number);
+        let numbers: Vec<u64> = numbers.take(SWEPT_ITEMS_MAX).collect();
+        self.sweep = numbers.get(SWEPT_ITEMS_MAX - 1).map(|last| last + 1);
+        self.work_bytes += numbers.len() as u64 * EXAMINED_BYTES;
+        for number in &numbers {
+            self.drop_dead(*number, now);
+        }
+        numbers.len()
+    }
+
+    /// A step of a walk ([`crate::Engine::walk`]), in the order in which items were stored.
+    pub fn walk(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> WalkStep {
+        let mut step = WalkStep { items: 0, more: false };
+        for (number, entry) in self.items.range(cursor.to_u64()..) {
+            if step.more || step.items == items_max {
+                step.more = true;
+                break;
+            }
+            step.items += 1;
+            *cursor = Cursor::from_u64(number + 1);
+            step.more = entry.item.is_shown(&self.common, now) && !show(&entry.key, &&entry.item);
+        }
+        self.work_bytes += step.items as u64 * EXAMINED_BYTES;
+        step
+    }
+
+    /// A step of a scan ([`crate::Extensions::scan`]), in the order of the keys. `show` gets the
+    /// number of each item, and returns `None` if the step must end before this item, otherwise
+    /// whether it may go on. Returns whether an item was passed.
+    pub fn scan(
+        &mut self,
+        cursor: &mut ScanCursor,
+        now: &Now,
+        items_max: usize,
+        mut show: impl FnMut(u64, &HeapEntry<T>) -> Option<bool>,
+    ) -> bool {
+        let behind = (Bound::Excluded(cursor.key()), Bound::Unbounded);
+        let mut last = None;
+        for (key, &number) in self.order.range::<[u8], _>(behind).take(items_max) {
+            let entry = &self.items[&number];
+            let is_shown = entry.item.is_shown(&self.common, now);
+            let goes_on = if is_shown { show(number, entry) } else { Some(true) };
+            if goes_on.is_some() {
+                last = Some(key);
+                self.work_bytes += EXAMINED_BYTES;
+            }
+            if goes_on != Some(true) {
+                break;
+            }
+        }
+        if let Some(last) = last {
+            *cursor = ScanCursor::after(last);
+        }
+        last.is_some()
+    }
+}

@@ -1,0 +1,133 @@
+//! A file that only grows, by operations of an I/O backend. The plain engine has one.
+//!
+//! Upstream:   `plain` appends what it stores, and reads values that are not in memory.
+//! Downstream: `io`, by operations that the shard submits and whose completions it brings back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kachel_engine::{DurableWord, Sequence};
+use kachel_io::{
+    AlignedBuffer, FILE_OPERATION_BYTES_MAX, FileHandle, FileName, FileOperation, FileWork,
+    FolderHandle, OpenMode, Transfer,
+};
+
+/// A file that only grows.
+///
+/// All that is appended while a write is in flight becomes one commit, and has its number as
+/// sequence.
+#[derive(Debug)]
+pub(crate) struct ValueFile {
+    /// `None` until it is open.
+    file: Option<FileHandle>,
+    queue: VecDeque<Box<FileOperation>>,
+    /// The bytes that are written and durable.
+    written: u64,
+    /// The bytes behind them.
+    tail: Vec<u8>,
+    /// The number of the next commit, and where the one before ends.
+    next_commit: u64,
+    commit_end: u64,
+    is_writing: bool,
+    /// The last commit that is durable.
+    durable: Arc<DurableWord>,
+}
+
+fn operation(token: u64, work: FileWork) -> Box<FileOperation> {
+    let mut operation = FileOperation::new(token);
+    operation.work = work;
+    operation
+}
+
+impl ValueFile {
+    pub(crate) fn create(folder: &FolderHandle, number: u64, durable: Arc<DurableWord>) -> Self {
+        let name = FileName::new(&format!("values-{number}")).expect("a short name");
+        let (folder, mode) = (folder.clone(), OpenMode::CreateNew);
+        let work = FileWork::Open { folder, name, mode, direct: false, opened: None };
+        Self {
+            file: None,
+            queue: VecDeque::from([operation(0, work)]),
+            written: 0,
+            tail: Vec::new(),
+            next_commit: 1,
+            commit_end: 0,
+            is_writing: false,
+            durable,
+        }
+    }
+
+    /// Where the next bytes go.
+    pub(crate) fn end(&self) -> u64 {
+        self.written + self.tail.len() as u64
+    }
+
+    /// Appends bytes. Returns their sequence.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> u64 {
+        self.tail.extend_from_slice(bytes);
+        self.next_commit
+    }
+
+    /// Reads durable bytes. The completion has this token.
+    pub(crate) fn read(&mut self, token: u64, offset: u64, bytes: usize) {
+        debug_assert!(
+            offset + bytes as u64 <= self.written,
+            "only what is durable is not in memory"
+        );
+        let file = self.file.clone().expect("a file with durable bytes is open");
+        let (buffer, bytes) = (AlignedBuffer::new(bytes, 1), bytes.min(FILE_OPERATION_BYTES_MAX));
+        let transfer = Transfer { file, offset, buffer, start: 0, bytes };
+        self.queue.push_back(operation(token, FileWork::Read(transfer)));
+    }
+
+    /// The next operation.
+    pub(crate) fn next(&mut self) -> Option<Box<FileOperation>> {
+        if let Some(queued) = self.queue.pop_front() {
+            return Some(queued);
+        }
+        let may_write = !self.is_writing && !self.tail.is_empty();
+        let file = self.file.clone().filter(|_| may_write)?;
+        if self.written == self.commit_end {
+            self.commit_end = self.end();
+            self.next_commit += 1;
+        }
+        self.is_writing = true;
+        let bytes = ((self.commit_end - self.written) as usize).min(FILE_OPERATION_BYTES_MAX);
+        let mut buffer = AlignedBuffer::new(bytes, 1);
+        buffer.copy_from_slice(&self.tail[..bytes]);
+        let transfer = Transfer { file, offset: self.written, buffer, start: 0, bytes };
+        Some(operation(0, FileWork::Write { transfer, durable: true }))
+    }
+
+    /// Takes note of a completion. Returns the token and the bytes of a read that is whole.
+    ///
+    /// # Panics
+    /// If the disk has failed, for which this engine has no answer.
+    pub(crate) fn complete(
+        &mut self,
+        mut done: Box<FileOperation>,
+    ) -> Option<(u64, AlignedBuffer)> {
+        let bytes = done.result().expect("a disk that works");
+        match &mut done.work {
+            FileWork::Open { opened, .. } => self.file = opened.take(),
+            FileWork::Write { .. } => {
+                self.is_writing = false;
+                self.written += bytes as u64;
+                self.tail.drain(..bytes);
+                if self.written == self.commit_end {
+                    self.durable.advance(Sequence(self.next_commit - 1));
+                }
+            }
+            FileWork::Read(read) => {
+                (read.start, read.offset) = (read.start + bytes, read.offset + bytes as u64);
+                let left = read.buffer.len() - read.start;
+                if left == 0 {
+                    return Some((done.token, done.take_buffer().expect("a read has one")));
+                }
+                read.bytes = left.min(FILE_OPERATION_BYTES_MAX);
+                self.queue.push_back(done);
+            }
+            _ => unreachable!("it submits nothing else"),
+        }
+        None
+    }
+}

@@ -17,6 +17,7 @@ mod limits;
 mod log;
 mod memory_file;
 mod nodes;
+mod obstacle;
 mod pidfile;
 mod region;
 mod regular_file;
@@ -41,6 +42,7 @@ pub use limits::{
 pub use log::{Level, log, log_line};
 pub use memory_file::MemoryFile;
 pub use nodes::Nodes;
+pub use obstacle::{UnusableFile, is_lasting, may_pass};
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
 pub use regular_file::{open_regular_file, read_regular_file};

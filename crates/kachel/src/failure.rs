@@ -10,8 +10,9 @@
 //!   of the package names both statuses. Under the name memcached the statuses are memcached's.
 
 use std::fmt::{Display, Formatter};
-use std::io::{self, ErrorKind};
+use std::io;
 
+use kachel_host::{UnusableFile, is_lasting};
 use kachel_options::{CalledAs, OptionsError};
 
 /// Exit codes of sysexits.h, used as in memcached.
@@ -37,7 +38,9 @@ enum Cause {
     /// The option `-u`, or the list of users of the system.
     NoUser,
     /// A file of users (`-Y`, `-S`), which is a bad value for memcached.
-    Users,
+    Users { may_pass: bool },
+    /// The certificates and keys of TLS, or their options.
+    Certificates { may_pass: bool },
     /// A file, a right or a limit of this machine.
     Machine,
     /// Nothing that the operator must change, as far as this process knows. The obstacle may pass.
@@ -58,8 +61,13 @@ impl Failure {
     }
 
     /// A file of users cannot be read or used.
-    pub(crate) fn users(sentence: impl Into<String>) -> Self {
-        Self::new(Cause::Users, sentence)
+    pub(crate) fn users(file: &UnusableFile) -> Self {
+        Self::new(Cause::Users { may_pass: file.may_pass() }, file.to_string())
+    }
+
+    /// A certificate or a key cannot be read or used.
+    pub(crate) fn certificates(file: &UnusableFile) -> Self {
+        Self::new(Cause::Certificates { may_pass: file.may_pass() }, file.to_string())
     }
 
     /// A file, a right or a limit must be changed first.
@@ -100,11 +108,24 @@ impl Failure {
 
     /// The exit status (I1).
     pub(crate) fn exit_code(&self, called_as: CalledAs) -> u8 {
-        match (self.cause, called_as) {
-            (Cause::Options, _) | (Cause::Users | Cause::Machine, CalledAs::Kachel) => EXIT_USAGE,
-            (Cause::NoUser, _) => EXIT_NO_USER,
-            (Cause::Users, CalledAs::Memcached) | (Cause::Failed, _) => EXIT_FAILED,
-            (Cause::Machine, CalledAs::Memcached) | (Cause::Passing, _) => EXIT_OS,
+        match called_as {
+            CalledAs::Kachel => match self.cause {
+                Cause::Options
+                | Cause::Users { may_pass: false }
+                | Cause::Certificates { may_pass: false }
+                | Cause::Machine => EXIT_USAGE,
+                Cause::NoUser => EXIT_NO_USER,
+                Cause::Users { may_pass: true }
+                | Cause::Certificates { may_pass: true }
+                | Cause::Passing => EXIT_OS,
+                Cause::Failed => EXIT_FAILED,
+            },
+            CalledAs::Memcached => match self.cause {
+                Cause::Options | Cause::Certificates { .. } => EXIT_USAGE,
+                Cause::NoUser => EXIT_NO_USER,
+                Cause::Machine | Cause::Passing => EXIT_OS,
+                Cause::Users { .. } | Cause::Failed => EXIT_FAILED,
+            },
         }
     }
 }
@@ -120,25 +141,6 @@ impl From<OptionsError> for Failure {
     fn from(error: OptionsError) -> Self {
         Self::options(error.to_string())
     }
-}
-
-/// Whether an error stays until the operator changes a file, a right or an option.
-///
-/// These errors may pass and do not count: an address that is in use or does not exist yet; a
-/// folder that does not exist, because its file system may be mounted later; a full disk; too
-/// little memory.
-const fn is_lasting(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::PermissionDenied
-            | ErrorKind::AlreadyExists
-            | ErrorKind::ReadOnlyFilesystem
-            | ErrorKind::NotADirectory
-            | ErrorKind::IsADirectory
-            | ErrorKind::InvalidFilename
-            | ErrorKind::InvalidInput
-            | ErrorKind::Unsupported
-    )
 }
 
 #[cfg(test)]

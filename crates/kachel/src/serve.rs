@@ -308,14 +308,15 @@ struct Read {
 /// As in memcached, a key may be one that only root can read, and users must be those that the
 /// user of `-u` can read.
 fn read_files(options: &ServeOptions, threads: u16) -> Result<Read, Failure> {
-    let encryption = Encryption::new(options, threads).map_err(Failure::options)?;
+    let encryption = Encryption::new(options, threads);
+    let encryption = encryption.map_err(|file| Failure::certificates(&file))?;
     give_up_rights(options)?; // I1
     if let Some(Err(sentence)) = encryption.as_ref().map(Encryption::check_access) {
         say!(Warning, "{sentence}; SIGHUP and refresh_certs will not read it again");
     }
     let users_file = users_file(options)?;
     let users = users_file.as_ref().map(|file| file.read(&|| false)).transpose();
-    let users = users.map_err(Failure::users)?;
+    let users = users.map_err(|file| Failure::users(&file))?;
     Ok(Read { users_file, users, encryption })
 }
 

@@ -9,6 +9,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kachel_host::UnusableFile;
 use kachel_net::{Mechanisms, USERS_KEY_BYTES, Users};
 use kachel_options::SASL_FILE_ENV;
 
@@ -56,20 +57,18 @@ impl UsersFile {
     /// Reads the users. `must_end` is asked before each of them: with SCRAM each takes a
     /// millisecond.
     ///
-    /// Errors: a sentence about a file that cannot be read, is too long, or has a bad line.
-    pub(crate) fn read(&self, must_end: &dyn Fn() -> bool) -> Result<Users, String> {
+    /// Errors: the file cannot be read, is too long, or has a bad line.
+    pub(crate) fn read(&self, must_end: &dyn Fn() -> bool) -> Result<Users, UnusableFile> {
         debug_assert!(self.path.is_absolute(), "a daemon has left its folder");
         let source = self.kind.source();
-        let of =
-            |error: &dyn std::fmt::Display| format!("{source} {}: {error}", self.path.display());
         let text = kachel_host::read_regular_file(&self.path, FILE_BYTES_MAX);
-        let text = text.map_err(|error| of(&error))?;
+        let text = text.map_err(|error| UnusableFile::unread(source, &self.path, &error))?;
         let users = match self.kind {
             LoginKind::Text => Users::read(&text, self.key),
             LoginKind::Sasl(mechanisms) => {
                 Users::read_for_sasl(&text, self.key, mechanisms, must_end)
             }
         };
-        users.map_err(|error| of(&error))
+        users.map_err(|error| format!("{source} {}: {error}", self.path.display()).into())
     }
 }

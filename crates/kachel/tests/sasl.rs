@@ -271,10 +271,13 @@ fn a_server_without_users_does_not_start() {
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains(sentence), "{said}");
     };
-    let missing = tempfile::tempdir().expect("a folder").path().join("missing");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (missing, unmounted) = (folder.path().join("missing"), folder.path().join("none/users"));
     refused(None, &[], 64, "-S: MEMCACHED_SASL_PWDB is not set");
     refused(Some(Path::new("")), &[], 64, "MEMCACHED_SASL_PWDB: ");
     refused(Some(&missing), &[], 64, "No such file");
+    refused(Some(&unmounted), &[], 71, "No such file");
+    refused(Some(&unmounted), &["--check"], 64, "No such file");
     refused(Some(&UsersFile::new("alice\n").path()), &[], 64, "there is no user");
     let good = UsersFile::new("alice:secret\n");
     refused(Some(&good.path()), &["-B", "ascii"], 64, "-S: the text protocol has no such login");

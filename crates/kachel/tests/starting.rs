@@ -328,6 +328,9 @@ fn obstacles(folder: &Path, port: u16) -> (Vec<[String; 2]>, Vec<[String; 2]>) {
         ["-P".to_string(), at("file/pid")],
         ["-s".to_string(), at("file")],
         ["-s".to_string(), at(&"long".repeat(40))],
+        ["-Y".to_string(), at("pid")],
+        ["-Y".to_string(), at("no-such-file")],
+        ["--config".to_string(), at("no-such-file")],
     ];
     let passing = [
         ["-l".to_string(), format!("127.0.0.1:{port}")],
@@ -335,12 +338,15 @@ fn obstacles(folder: &Path, port: u16) -> (Vec<[String; 2]>, Vec<[String; 2]>) {
         ["-e".to_string(), at("none/items")],
         ["-P".to_string(), at("none/pid")],
         ["-s".to_string(), at("none/socket")],
+        ["-Y".to_string(), at("none/users")],
+        ["--config".to_string(), at("none/kachel.toml")],
     ];
     (lasting.into(), passing.into())
 }
 
 /// The fault: only a wrong file of options had a status with which the unit does not start a server
 /// again. A memory file of another user, and a wrong option, were tried once a second, for ever.
+/// Later the reverse: users and options in a folder that was not mounted yet were not tried again.
 #[test]
 fn a_status_says_whether_a_restart_can_help() {
     let bench = Bench::new();

@@ -14,7 +14,9 @@ use crate::{CalledAs, Command, EXIT_FAILURE, EXIT_USAGE, OptionsError, ServeOpti
 /// Reads the arguments of `kachel serve`, or of `memcached`. The options of a file come before
 /// them, so an option of the command line counts more.
 pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, OptionsError> {
-    let file = config_of(words).map(OptionsFile::read).transpose()?;
+    let read = config_of(words).map(OptionsFile::read).transpose();
+    let file =
+        read.map_err(|error| if asks_for_check(words) { error.into_usage() } else { error })?;
     serve_with(file, words, called_as)
 }
 
@@ -71,6 +73,12 @@ fn config_of(words: &[String]) -> Option<&str> {
     });
     let mut rows = rows.take_while(|(row, _)| !matches!(row.class, Class::Answers(_)));
     rows.find(|(row, _)| row.long == "config").and_then(|(_, value)| value)
+}
+
+/// Whether a command line has `--check`, for which every error is wrong usage.
+fn asks_for_check(words: &[String]) -> bool {
+    let mut options = Scan::new(words).map_while(Result::ok);
+    options.any(|found| matches!(found, Found::Option(row, ..) if row.long == "check"))
 }
 
 /// Applies options in order. Returns the text that one of them asks for.

@@ -8,7 +8,8 @@
 //! - I1  A key is the whole name of an option, or its letter. An unknown key is an error.
 //! - I2  Nothing in a file is ignored.
 //! - I3  A mistake in a file is wrong usage, with the exit code for that: a service manager does
-//!   not try again what stays wrong. The error names the file, the line and the key.
+//!   not try again what stays wrong. The error names the file, the line and the key. A file that
+//!   may be readable later, because its folder is not mounted yet, is no mistake.
 
 use std::path::Path;
 
@@ -69,7 +70,10 @@ impl OptionsFile {
 /// The text of the file at `path`.
 fn text_of(name: &str, path: &Path) -> Result<String, OptionsError> {
     let bytes = kachel_host::read_regular_file(path, FILE_BYTES_MAX);
-    let bytes = bytes.map_err(|error| in_file(name, &error))?;
+    let bytes = bytes.map_err(|error| match kachel_host::may_pass(path, &error) {
+        true => OptionsError::passing(format!("{name}: {error}")), // I3
+        false => in_file(name, &error),
+    })?;
     String::from_utf8(bytes).map_err(|error| in_file(name, &error))
 }
 

@@ -95,8 +95,11 @@ pub struct OptionsError {
     /// The sentences, without a final line end.
     pub message: String,
     /// The exit code of the process. Under the name memcached it is that of memcached if memcached
-    /// refuses the same; otherwise it is 64, which tells a service manager not to try again.
+    /// refuses the same; otherwise it is 64, which tells a service manager not to try again, or 71
+    /// for a file of options that may be readable later.
     pub exit_code: u8,
+    /// Whether a start may succeed later although the operator changes nothing.
+    may_pass: bool,
 }
 
 /// memcached's exit code for a bad value and for an unknown option.
@@ -108,7 +111,17 @@ pub(crate) const EXIT_OS: u8 = 71;
 
 impl OptionsError {
     pub(crate) fn new(exit_code: u8, message: impl Into<String>) -> Self {
-        Self { message: message.into(), exit_code }
+        Self { message: message.into(), exit_code, may_pass: false }
+    }
+
+    /// An obstacle that may pass, also for a server that is called as memcached.
+    pub(crate) fn passing(message: impl Into<String>) -> Self {
+        Self { message: message.into(), exit_code: EXIT_OS, may_pass: true }
+    }
+
+    /// The same error as wrong usage, which stays until the operator corrects it.
+    pub(crate) fn into_usage(self) -> Self {
+        Self::new(EXIT_USAGE, self.message)
     }
 }
 
@@ -141,7 +154,8 @@ pub fn parse(
     let Some(first) = args.next() else {
         return Ok(Command::Help(text::subcommands()));
     };
-    subcommand(&first, args).map_err(|error| OptionsError::new(EXIT_USAGE, error.message))
+    subcommand(&first, args)
+        .map_err(|error| if error.may_pass { error } else { error.into_usage() })
 }
 
 /// Reads the arguments of a subcommand.

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use kachel_host::UnusableFile;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -54,8 +55,8 @@ impl Configurations {
 
     /// Reads the files of `settings`.
     ///
-    /// Errors: a sentence about a file that cannot be read or used (C1), or about an option.
-    pub(crate) fn read(settings: &Settings, counts: &Arc<Counts>) -> Result<Self, String> {
+    /// Errors: a file cannot be read or used (C1), or an option cannot be used.
+    pub(crate) fn read(settings: &Settings, counts: &Arc<Counts>) -> Result<Self, UnusableFile> {
         let provider = Arc::new(provider(settings)?);
         let (chain, key) = read_server(settings)?;
         let authorities = settings.authorities.as_deref().map(read_authorities).transpose()?;
@@ -148,17 +149,13 @@ fn name_of(suite: rustls::SupportedCipherSuite) -> String {
 /// The certificates of the server, its own first, and its key.
 fn read_server(
     settings: &Settings,
-) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), UnusableFile> {
     let path = settings.chain_certificate.as_path();
-    let of = |error: &dyn std::fmt::Display| {
-        format!("Error loading the certificate chain: {}: {error}", path.display())
-    };
-    let chain = certificates(path).map_err(|error| of(&error))?;
+    let chain = certificates("Error loading the certificate chain:", path)?;
     let path = settings.key.as_deref().unwrap_or(path);
-    let of = |error: &dyn std::fmt::Display| {
-        format!("Error loading the key: {}: {error}", path.display())
-    };
-    let bytes = read_file(path).map_err(|error| of(&error))?;
+    let what = "Error loading the key:";
+    let of = |error: &dyn std::fmt::Display| format!("{what} {}: {error}", path.display());
+    let bytes = read_file(what, path)?;
     let der = match settings.key_format {
         KeyFormat::Pem => {
             PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| of(&error))?.secret_der().to_vec()
@@ -171,13 +168,12 @@ fn read_server(
 }
 
 /// The certificates of the authorities that may certify clients.
-fn read_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
-    let of = |error: &dyn std::fmt::Display| {
-        format!("Error loading the CA certificate: {}: {error}", path.display())
-    };
+fn read_authorities(path: &Path) -> Result<Arc<RootCertStore>, UnusableFile> {
+    let what = "Error loading the CA certificate:";
     let mut authorities = RootCertStore::empty();
-    for certificate in certificates(path).map_err(|error| of(&error))? {
-        authorities.add(certificate).map_err(|error| of(&error))?;
+    for certificate in certificates(what, path)? {
+        let added = authorities.add(certificate);
+        added.map_err(|error| format!("{what} {}: {error}", path.display()))?;
     }
     Ok(Arc::new(authorities))
 }
@@ -198,19 +194,21 @@ fn verifier(
     builder.build().map_err(|error| format!("ssl_ca_cert: {error}"))
 }
 
-/// All certificates of a file, of which there must be one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let text = read_file(path)?;
+/// All certificates of a file, of which there must be one. An error begins with `what`.
+fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, UnusableFile> {
+    let text = read_file(what, path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let of = |error: &dyn std::fmt::Display| format!("{what} {}: {error}", path.display());
     match all {
-        Ok(all) if all.is_empty() => Err("there is no certificate in it".to_string()),
+        Ok(all) if all.is_empty() => Err(of(&"there is no certificate in it").into()),
         Ok(all) => Ok(all),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(of(&error).into()),
     }
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    kachel_host::read_regular_file(path, FILE_BYTES_MAX).map_err(|error| error.to_string())
+fn read_file(what: &str, path: &Path) -> Result<Vec<u8>, UnusableFile> {
+    let bytes = kachel_host::read_regular_file(path, FILE_BYTES_MAX);
+    bytes.map_err(|error| UnusableFile::unread(what, path, &error))
 }
 
 /// The sessions that can be resumed. Counts those that are stored.

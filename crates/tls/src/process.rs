@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use kachel_host::UnusableFile;
 use kachel_io::{Clock as _, SystemClock};
 use rustls::ServerConfig;
 
@@ -33,8 +34,8 @@ pub struct Process {
 impl Process {
     /// Reads the certificates of `settings`.
     ///
-    /// Errors: a sentence about a file or an option.
-    pub fn new(settings: Settings) -> Result<Self, String> {
+    /// Errors: a file or an option cannot be used.
+    pub fn new(settings: Settings) -> Result<Self, UnusableFile> {
         let counts = Arc::<Counts>::default();
         let configurations = Configurations::read(&settings, &counts)?;
         Ok(Self {
@@ -49,8 +50,8 @@ impl Process {
     /// Reads the certificates again, for handshakes that begin from now on (P1). Cost: reads files,
     /// and checks keys: milliseconds.
     ///
-    /// Errors: a sentence about a file that cannot be used. The old certificates stay.
-    pub fn read_again(&self) -> Result<(), String> {
+    /// Errors: a file cannot be used. The old certificates stay.
+    pub fn read_again(&self) -> Result<(), UnusableFile> {
         let configurations = Configurations::read(&self.settings, &self.counts)?;
         let mut place = self.configurations.write().unwrap_or_else(PoisonError::into_inner);
         *place = configurations;

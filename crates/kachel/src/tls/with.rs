@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use kachel_host::UnusableFile;
 use kachel_io::Io;
 use kachel_options::{ListenTls, ServeOptions, TlsOptions};
 use kachel_shard::{Certificates, OtherCounts};
@@ -39,8 +40,8 @@ impl Encryption {
     /// Reads the certificates of the options. Their paths are taken from the working folder of now:
     /// a daemon leaves it. `None` if the options ask for no TLS.
     ///
-    /// Errors: a sentence about a file or an option.
-    pub(crate) fn new(options: &ServeOptions, shards: u16) -> Result<Option<Self>, String> {
+    /// Errors: a file or an option cannot be used.
+    pub(crate) fn new(options: &ServeOptions, shards: u16) -> Result<Option<Self>, UnusableFile> {
         if !options.tls.enabled {
             return Ok(None);
         }
@@ -78,7 +79,7 @@ impl Encryption {
     ///
     /// Errors: a sentence about a file. The old certificates stay.
     pub(crate) fn read_again(&self) -> Result<(), String> {
-        self.process.read_again()
+        self.process.read_again().map_err(|file| file.to_string())
     }
 
     /// Whether the files can be opened by the user that the server runs as now.
@@ -111,9 +112,11 @@ fn threads(shards: u16) -> usize {
     (usize::from(shards) / SHARDS_PER_THREAD).clamp(1, THREADS_MAX)
 }
 
-fn settings(tls: &TlsOptions) -> Result<Settings, String> {
-    let path = |path: &String| -> Result<PathBuf, String> {
-        std::path::absolute(Path::new(path)).map_err(|error| format!("{path}: {error}"))
+fn settings(tls: &TlsOptions) -> Result<Settings, UnusableFile> {
+    let path = |path: &String| -> Result<PathBuf, UnusableFile> {
+        let path = Path::new(path);
+        std::path::absolute(path)
+            .map_err(|error| UnusableFile::unread("no working folder for", path, &error))
     };
     let chain = tls.chain_certificate.as_ref().expect("the options refuse TLS without it");
     Ok(Settings {

@@ -3,6 +3,7 @@
 //! Upstream:   `mod`.
 //! Downstream: nothing.
 
+use kachel_host::UnusableFile;
 use kachel_io::Io;
 use kachel_options::{ListenTls, ServeOptions};
 use kachel_shard::{Certificates, OtherCounts};
@@ -15,7 +16,7 @@ pub(crate) const CERTIFICATES_WITHOUT_TLS: Certificates = Certificates::Unknown;
 pub(crate) enum Encryption {}
 
 impl Encryption {
-    pub(crate) fn new(options: &ServeOptions, _shards: u16) -> Result<Option<Self>, String> {
+    pub(crate) fn new(options: &ServeOptions, _shards: u16) -> Result<Option<Self>, UnusableFile> {
         assert!(!options.tls.enabled, "the options refuse TLS");
         Ok(None)
     }

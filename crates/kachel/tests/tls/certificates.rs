@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kachel_testkit::{
-    Authority, CertificateFiles, Launch, TLS_VERSIONS, Validity, tell, wait_until,
+    Authority, CertificateFiles, Launch, TLS_VERSIONS, Validity, tell, user, wait_until,
 };
 
 use crate::site::{Site, TlsClient, raw};
@@ -214,6 +214,19 @@ fn a_server_with_bad_files_does_not_start() {
         assert_eq!(ended.status.code(), Some(64), "{words}: {}", ended.said);
         assert!(ended.said.contains(said), "{words}: {}", ended.said);
     }
+    // Under its own name, a file may come with its folder, which may be mounted later.
+    for (words, code) in [
+        ("ssl_chain_cert=/none/such".to_string(), 71),
+        ("ssl_chain_cert=/no-such-file".to_string(), 64),
+        (format!("ssl_chain_cert={certificate},ssl_key=/none/such"), 71),
+        (format!("ssl_chain_cert={certificate},ssl_key={key},ssl_ca_cert=/none/such"), 71),
+        (format!("ssl_chain_cert={empty}"), 64),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kachel"));
+        command.args(["serve", "-l", "127.0.0.1:0", "-Z", "-o", &words]).args(user());
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(code), "{words}: {output:?}");
+    }
     // A key in the file of the certificate, and a key without text around it.
     let both = folder.path().join("both.pem");
     let texts = [&files.certificate, &files.key].map(|path| fs::read(path).expect("a file"));
@@ -252,7 +265,7 @@ impl Drop for Running {
 /// memcached reads the files before it changes its user, and for `refresh_certs` as the new user.
 #[test]
 fn a_key_that_only_root_can_read_is_read_at_the_start() {
-    if kachel_testkit::user().is_empty() {
+    if user().is_empty() {
         println!("skip tls.root_key only root can start a server that changes its user");
         return;
     }

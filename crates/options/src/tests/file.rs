@@ -95,9 +95,26 @@ fn a_mistake_in_a_file_is_an_error_that_names_it() {
     let error = parse_file("the file", "verbose = 10").expect_err("it is refused");
     let expected = ("the file:1: verbose: must be 0 to 9", 64);
     assert_eq!((error.message.as_str(), error.exit_code), expected);
-    let error = refusal(&["--config", "/none/such"]);
-    assert_eq!(error.message, "/none/such: No such file or directory (os error 2)");
-    assert_eq!(error.exit_code, 64);
+}
+
+/// The fault: a file of options that could not be read was a mistake in any case.
+#[test]
+fn a_file_of_options_may_come_with_its_folder_and_not_by_itself() {
+    let said = |path: &str| format!("{path}: No such file or directory (os error 2)");
+    for (path, exit_code) in [("/none/such", 71), ("/no-such-file", 64)] {
+        for (name, words) in
+            [("kachel", &["serve", "--config", path][..]), ("memcached", &["--config", path])]
+        {
+            let parsed = crate::parse(words.iter().map(std::ffi::OsString::from), name.as_ref());
+            let error = parsed.expect_err("there is no such file");
+            assert_eq!((error.message, error.exit_code), (said(path), exit_code), "{name}");
+        }
+        for words in [&["serve", "--config", path, "--check"][..], &["check-config", path]] {
+            let words = words.iter().map(std::ffi::OsString::from);
+            let error = crate::parse(words, "kachel".as_ref()).expect_err("it cannot be used now");
+            assert_eq!((error.message, error.exit_code), (said(path), 64), "a check");
+        }
+    }
 }
 
 #[test]

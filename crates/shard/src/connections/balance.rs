@@ -23,6 +23,8 @@
 //! - I2  Only a core that is awake gets connections.
 //! - I3  A connection whose endpoint forbids moving stays where it is. So does an exchange, which
 //!   does not count as a connection.
+//! - I4  A core publishes the numbers of a sample in one word. Other cores add them up at any time,
+//!   and must not read numbers of two samples.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -36,6 +38,7 @@ use crate::connections::arrive::Arrivals;
 use crate::context::Context;
 use crate::cores::policy::{Change, SAMPLE_NS, Work};
 use crate::cores::process::Shared;
+use crate::observe::counters::Counters;
 
 /// The time of a round. A guess: long enough to measure the work of a core, and for the connections
 /// of the round before to arrive.
@@ -156,8 +159,7 @@ impl Balance {
                 self.each_ns = each_ns;
             }
             counters.sampled_ns.set(now_ns);
-            counters.busy_permille.set(busy);
-            counters.waiting_permille.set(waiting);
+            publish_work(counters, [busy, waiting]);
             cores.sample(now_ns, || work_of_all(shared, now_ns));
             if now_ns - self.round_began.now_ns >= ROUND_NS {
                 self.end_round(context, moment);
@@ -358,21 +360,37 @@ fn load(ready: u32, before: u32, took_ns: u64, each_ns: u64) -> Option<f64> {
     ((grows || has_grown_before) && is_as_usual).then(|| f64::from(ready) / f64::from(before))
 }
 
+/// Publishes the thousandths of the time in which a core was busy, and of these the ones in which
+/// it waited for a processor (I4).
+fn publish_work(counters: &Counters, [busy, waiting]: [u64; 2]) {
+    debug_assert!(waiting <= busy && busy <= 1000, "a core that waits is busy");
+    counters.sampled_work.set(busy << 32 | waiting);
+}
+
+/// The numbers that a core has published last (I4).
+fn published_work(counters: &Counters) -> [u64; 2] {
+    let word = counters.sampled_work.value();
+    [word >> 32, u64::from(word as u32)]
+}
+
 fn work_of_all(shared: &Shared, now_ns: u64) -> Work {
     let mut work = Work::default();
     for counters in &shared.counters {
         work.requests += counters.requests.value();
         if now_ns.saturating_sub(counters.sampled_ns.value()) < STALE_NS {
-            work.busy_permille += counters.busy_permille.value();
-            work.waiting_permille += counters.waiting_permille.value();
+            let [busy, waiting] = published_work(counters);
+            work.busy_permille += busy;
+            work.waiting_permille += waiting;
         }
     }
-    debug_assert!(work.waiting_permille <= work.busy_permille, "a core that waits is busy");
+    debug_assert!(work.waiting_permille <= work.busy_permille, "I4: of one sample each");
     work
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn deal(mut plan: Plan, connections: u32) -> Vec<(Option<u16>, u32)> {
@@ -382,6 +400,26 @@ mod tests {
             *counts.entry(plan.next(&mut dealt)).or_insert(0) += 1;
         }
         counts.into_iter().collect()
+    }
+
+    /// The fault: a core that added up the work of all cores read one number of a sample and
+    /// another one of the sample after it. In a debug build that ended the server.
+    #[test]
+    fn the_work_of_a_core_is_read_as_it_was_sampled() {
+        let counters = Counters::default();
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(Ordering::Relaxed) {
+                    publish_work(&counters, [1000, 1000]);
+                    publish_work(&counters, [0, 0]);
+                }
+            });
+            let torn = (0..200_000).map(|_| published_work(&counters));
+            let torn = torn.filter(|[busy, waiting]| busy != waiting).count();
+            has_ended.store(true, Ordering::Relaxed);
+            assert_eq!(torn, 0, "I4");
+        });
     }
 
     #[test]

@@ -73,10 +73,9 @@ counters! {
     watchers,
     /// Gauge: when the core took its last sample of its own work, in nanoseconds.
     sampled_ns,
-    /// Gauge: thousandths of the time before that sample in which the core was busy.
-    busy_permille,
-    /// Gauge: thousandths of that time in which the core waited for a processor.
-    waiting_permille,
+    /// Gauge: the part of the time before that sample in which the core was busy, and in which it
+    /// waited for a processor, in one word (`balance`, I4).
+    sampled_work,
     /// Gauge: thousandths of the last round in which the core was busy (`balance`).
     round_permille,
     /// The most work that this core has done while it held an engine, in bytes (`work`).

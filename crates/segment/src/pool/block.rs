@@ -7,6 +7,8 @@
 //! ```text
 //! per block:   next block:32 | previous block:32      extent:32 | last block:32 (B5)
 //! per extent:  first block:32 | shard:32              pins:31 | pinned blocks:32 | dead:1
+//!   remains:   first block:32 | next of the list:32   0:31    | blocks:32        | dead:1 = 1
+//!   unused:    unspecified:32 | next of the list:32   unspecified
 //! a value:     | headroom | its bytes ..  | .. | .. their last block is full |, then its rest
 //! ```
 //!
@@ -28,6 +30,8 @@
 //! - B4  A pinned extent is neither freed nor moved. Blocks that are linked to it while it is
 //!   pinned change no link that its readers follow, and no byte that they read.
 //! - B5  The first block of an extent that belongs to an item names the last one.
+//! - B6  Extents that are not in use are linked by their own words. So freeing a value, which
+//!   happens on the request path, needs no memory, and no list needs a bound.
 
 use std::io;
 use std::ops::Range;
@@ -42,11 +46,11 @@ use crate::limits::{BLOCK_BYTES, SEGMENT_BYTES_MAX};
 use crate::meta::{FIFO, List, NONE, Phase};
 
 /// Set in an extent's state once its item is gone.
-const DEAD: u64 = 1 << 63;
+pub(super) const DEAD: u64 = 1 << 63;
 /// The bits of an extent's state that count pins.
-const PINS: u64 = (1 << PINNED_BLOCKS_SHIFT) - 1;
+pub(super) const PINS: u64 = (1 << PINNED_BLOCKS_SHIFT) - 1;
 /// The bits above the pins hold the number of blocks that count as pinned. It is 0 without a pin.
-const PINNED_BLOCKS_SHIFT: u32 = 31;
+pub(super) const PINNED_BLOCKS_SHIFT: u32 = 31;
 
 /// Bytes of the table for each block: two words for the block, and two for an extent, because there
 /// may be as many extents as blocks.
@@ -171,12 +175,43 @@ impl ExtentTable {
         &self.region.words()[(self.blocks + extent as usize) * 2]
     }
 
-    fn state(&self, extent: u32) -> &AtomicU64 {
+    pub(super) fn state(&self, extent: u32) -> &AtomicU64 {
         &self.region.words()[(self.blocks + extent as usize) * 2 + 1]
     }
 
     fn set_links(&self, block: u32, next: u32, previous: u32) {
         self.links(block).store(pair(next, previous), Ordering::Relaxed);
+    }
+}
+
+/// Extents that are not in use, linked by the high halves of their heads (B6). The one that was
+/// pushed last comes first.
+#[derive(Debug)]
+pub(super) struct ExtentList {
+    first: u32,
+}
+
+impl ExtentList {
+    pub(super) const fn new() -> Self {
+        Self { first: NONE }
+    }
+
+    pub(super) const fn first(&self) -> Option<u32> {
+        if self.first == NONE { None } else { Some(self.first) }
+    }
+
+    /// Adds an extent. The low half of its head stays as it is.
+    pub(super) fn push(&mut self, extents: &ExtentTable, extent: u32) {
+        debug_assert!(extent != NONE && extent != self.first, "B6: an extent is in one list once");
+        let head = extents.head(extent);
+        head.store(pair(low(head), self.first), Ordering::Relaxed);
+        self.first = extent;
+    }
+
+    pub(super) fn pop(&mut self, extents: &ExtentTable) -> Option<u32> {
+        let first = self.first()?;
+        self.first = high(extents.head(first));
+        Some(first)
     }
 }
 
@@ -196,7 +231,7 @@ pub(super) fn high(word: &AtomicU64) -> u32 {
 #[derive(Debug)]
 pub(super) struct BlockLists {
     by_free_count: Vec<List>,
-    pub(super) extents_unused: Vec<u32>,
+    pub(super) extents_unused: ExtentList,
     extents_touched: u32,
 }
 
@@ -204,7 +239,7 @@ impl BlockLists {
     pub(super) fn new() -> Self {
         Self {
             by_free_count: (0..=u64::BITS).map(|_| List::new(FIFO)).collect(),
-            extents_unused: Vec::new(),
+            extents_unused: ExtentList::new(),
             extents_touched: 0,
         }
     }
@@ -353,7 +388,7 @@ impl Pool {
     /// A new extent number whose first block is `first`; the extent belongs to no shard yet.
     pub(super) fn begin_extent(&self, first: u32) -> u32 {
         let mut free = self.lock();
-        let extent = free.blocks.extents_unused.pop().unwrap_or_else(|| {
+        let extent = free.blocks.extents_unused.pop(&self.extents).unwrap_or_else(|| {
             free.blocks.extents_touched += 1;
             free.blocks.extents_touched - 1
         });
@@ -421,7 +456,7 @@ impl Pool {
             block = self.next_block(block);
         }
         debug_assert!(block == end, "B1: a chain has as many blocks as its upload says");
-        free.blocks.extents_unused.push(linked.id);
+        free.blocks.extents_unused.push(&self.extents, linked.id);
         self.count_linked(extent, linked);
     }
 

@@ -38,11 +38,10 @@ use loom::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
 use shuttle::sync::{Mutex, MutexGuard};
 
-use block::{BlockLists, BlockQueue, ExtentTable, TABLE_BYTES_PER_BLOCK};
+use block::{BlockLists, BlockQueue, ExtentList, ExtentTable, TABLE_BYTES_PER_BLOCK};
 pub(crate) use block::{ExtentId, GATHER_LOOKS_MAX, GATHERED_BYTES_MAX, Gathered, Linked};
 pub use pinned::Pinned;
 pub(crate) use remains::FREED_BLOCKS_MAX;
-use remains::Remains;
 pub use upload::Upload;
 
 use crate::arena::Arena;
@@ -166,7 +165,7 @@ struct Free {
     released: Vec<u32>,
     blocks: BlockLists,
     /// Dead extents that have blocks left (`remains`).
-    remains: Vec<Remains>,
+    remains: ExtentList,
 }
 
 impl Pool {
@@ -213,7 +212,7 @@ impl Pool {
                 retired: VecDeque::with_capacity(segments as usize),
                 released: Vec::with_capacity(segments as usize),
                 blocks: BlockLists::new(),
-                remains: Vec::new(),
+                remains: ExtentList::new(),
             }),
         }))
     }

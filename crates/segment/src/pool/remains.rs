@@ -13,18 +13,28 @@
 
 use std::sync::atomic::Ordering;
 
-use super::block::{EXTENT_BLOCKS_MAX, high, low, pair};
+use super::block::{
+    DEAD, EXTENT_BLOCKS_MAX, ExtentTable, PINNED_BLOCKS_SHIFT, PINS, high, low, pair,
+};
 use super::{Free, Pool};
 use crate::meta::NONE;
 
 /// The most blocks that one call frees (M1): 8 MiB, which count as the work of copying 128 KiB.
 pub(crate) const FREED_BLOCKS_MAX: usize = 512;
 
-/// A dead extent that still has blocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Remains {
-    extent: u32,
-    blocks: u32,
+impl ExtentTable {
+    /// The number of blocks of a dead extent that are not freed yet.
+    fn remaining(&self, extent: u32) -> u32 {
+        let state = self.state(extent).load(Ordering::Relaxed);
+        debug_assert!(state & (DEAD | PINS) == DEAD, "M1: it is dead and has no pin");
+        ((state & !DEAD) >> PINNED_BLOCKS_SHIFT) as u32
+    }
+
+    /// Notes how many blocks of a dead extent are not freed yet.
+    fn set_remaining(&self, extent: u32, blocks: u32) {
+        let state = DEAD | u64::from(blocks) << PINNED_BLOCKS_SHIFT;
+        self.state(extent).store(state, Ordering::Relaxed);
+    }
 }
 
 impl Pool {
@@ -34,7 +44,8 @@ impl Pool {
     pub(crate) fn free_extent(&self, id: u32, blocks: u32) -> usize {
         assert!(blocks > 0 && blocks as usize <= EXTENT_BLOCKS_MAX, "B1: an extent has blocks");
         let mut free = self.lock();
-        free.remains.push(Remains { extent: id, blocks });
+        self.extents.set_remaining(id, blocks);
+        free.remains.push(&self.extents, id);
         self.remaining_blocks.fetch_add(blocks, Ordering::Relaxed);
         self.free_piece(&mut free)
     }
@@ -51,7 +62,8 @@ impl Pool {
 
     /// Frees blocks of the extent that died last.
     fn free_piece(&self, free: &mut Free) -> usize {
-        let Some(Remains { extent, blocks }) = free.remains.pop() else { return 0 };
+        let Some(extent) = free.remains.first() else { return 0 };
+        let blocks = self.extents.remaining(extent);
         let piece = blocks.min(FREED_BLOCKS_MAX as u32);
         let mut block = self.first_block(extent);
         for _ in 0..piece {
@@ -63,11 +75,12 @@ impl Pool {
         assert!((block == NONE) == (piece == blocks), "M1: as many blocks as its item says");
         self.remaining_blocks.fetch_sub(piece, Ordering::Relaxed);
         if block == NONE {
-            free.blocks.extents_unused.push(extent);
+            free.remains.pop(&self.extents);
+            free.blocks.extents_unused.push(&self.extents, extent);
         } else {
             let head = self.extents.head(extent);
             head.store(pair(block, high(head)), Ordering::Relaxed);
-            free.remains.push(Remains { extent, blocks: blocks - piece });
+            self.extents.set_remaining(extent, blocks - piece);
         }
         piece as usize
     }

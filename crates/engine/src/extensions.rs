@@ -37,7 +37,8 @@ pub struct Lookup {
 pub enum Room {
     /// There is room.
     Made,
-    /// Enough was freed, but other cores may still read it: there is room in a later tick.
+    /// Enough was freed, but other cores may still read it, or more must be freed than one request
+    /// may free: there is room in a later tick.
     OnTheWay,
     /// There is nothing left to free.
     Refused,

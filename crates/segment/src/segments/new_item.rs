@@ -15,8 +15,9 @@ use crate::pool::Upload;
 pub enum NoSegment {
     /// Memory is full of items and blocks that may not be evicted.
     Refused,
-    /// Memory was freed, but readers on other cores may still read it (*room on the way*). Nothing
-    /// was stored; the same call succeeds later.
+    /// Memory was freed, but readers on other cores may still read it (*room on the way*). Or
+    /// blocks of a large value that is gone remain, more than one request may free. Nothing was
+    /// stored; the same call succeeds later.
     NotYet,
 }
 

@@ -93,7 +93,10 @@ impl Segments {
         if self.log.segments_on_the_way() > 0 {
             return Err(NoSegment::NotYet);
         }
-        if grows && self.reclaimer.may_gather_later(&self.log, context.now) {
+        if grows
+            && (self.reclaimer.awaits_remains(&self.log)
+                || self.reclaimer.may_gather_later(&self.log, context.now))
+        {
             Err(NoSegment::NotYet)
         } else if grows {
             Err(NoSegment::Refused)

@@ -18,10 +18,12 @@
 //!   of the smallest items.
 //! - B2  A step of upkeep begins no action once its work has reached `UPKEEP_BYTES_MAX`. One action
 //!   does at most `ACTION_BYTES_MAX` of work.
+//! - B3  A request frees the remains of dead large values only for the bytes that it wants, and
+//!   `PIECES_MAX` pieces more. At this limit the request waits: its room is on its way.
 
 use crate::layout::ITEM_BYTES_MIN;
-use crate::limits::SEGMENTS_PER_SHARD;
-use crate::pool::GATHERED_BYTES_MAX;
+use crate::limits::{BLOCK_BYTES, SEGMENTS_PER_SHARD};
+use crate::pool::{FREED_BLOCKS_MAX, GATHERED_BYTES_MAX};
 
 /// The most jobs, each over one segment, that one request begins in a store to free memory. A
 /// guess: one job is enough for a small item if a 128th of a segment is dead, and jobs that free
@@ -63,6 +65,12 @@ pub const UPKEEP_STEP_BYTES_MAX: u64 = UPKEEP_BYTES_MAX + ACTION_BYTES_MAX;
 /// Bytes that the gathering of one step of upkeep may move. A guess.
 pub(crate) const UPKEEP_GATHER_BYTES_MAX: usize = 128 << 10;
 
+/// Pieces of dead large values (`pool::FREED_BLOCKS_MAX` blocks each) that one request may free in
+/// addition to those that have the bytes that it wants (B3). Without a bound, a request that wants
+/// a whole segment would free all of a value whose blocks lie between those of others. A guess: as
+/// much work as after which a core of `kachel-shard` releases an engine.
+pub(crate) const PIECES_MAX: usize = 2;
+
 /// Walks of one request in addition to the jobs and strips that it begins.
 const OTHER_WALKS_MAX: usize = 2;
 
@@ -76,6 +84,8 @@ pub(super) struct Allowance {
     gather_bytes: usize,
     /// The most bytes that one step of gathering moves.
     gather_step_bytes: usize,
+    /// Pieces of dead large values that may still be freed (B3). A step of upkeep has its end.
+    pieces: usize,
     /// The work of the log at which a step of upkeep ends. A request has no such end.
     work_end: Option<u64>,
     /// Walks in all (B1).
@@ -87,10 +97,10 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// The allowance of a request for the memory of `segments` segments, in a cache (`evict`) or a
-    /// store.
+    /// The allowance of a request for `bytes` of memory, which are part of `segments` segments, in
+    /// a cache (`evict`) or a store.
     #[inline]
-    pub(super) const fn new(evict: bool, segments: usize) -> Self {
+    pub(super) const fn new(evict: bool, segments: usize, bytes: u64) -> Self {
         debug_assert!(segments > 0, "each request may want one segment for its item");
         let jobs = if evict { CACHE_JOBS_MAX * segments } else { STORE_JOBS_MAX };
         let strips = if evict { STRIPS_MAX } else { 0 };
@@ -101,6 +111,7 @@ impl Allowance {
             gathers: GATHERS_MAX * segments,
             gather_bytes: GATHER_BYTES_MAX,
             gather_step_bytes: GATHERED_BYTES_MAX,
+            pieces: PIECES_MAX + bytes as usize / (FREED_BLOCKS_MAX * BLOCK_BYTES),
             work_end: None,
             walks_max,
             spare_items: 0,
@@ -118,6 +129,7 @@ impl Allowance {
             gathers: GATHERS_MAX,
             gather_bytes: UPKEEP_GATHER_BYTES_MAX,
             gather_step_bytes: UPKEEP_GATHER_BYTES_MAX,
+            pieces: usize::MAX,
             work_end: Some(work_bytes + UPKEEP_BYTES_MAX),
             walks_max: strips,
             spare_items: items,
@@ -133,6 +145,11 @@ impl Allowance {
     /// Takes one walk over a pinned segment. Returns `false` if none is left.
     pub(super) fn take_strip(&mut self) -> bool {
         take(&mut self.strips)
+    }
+
+    /// Takes one piece of a dead large value. Returns `false` if none is left (B3).
+    pub(super) fn take_piece(&mut self) -> bool {
+        take(&mut self.pieces)
     }
 
     /// Takes one step of gathering. Returns `false` if none is left.

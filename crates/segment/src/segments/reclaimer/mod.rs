@@ -93,10 +93,22 @@ pub enum Reclaimed {
     /// There is room.
     Made,
     /// Enough was freed, but readers on other cores may still be in it: there is room once each of
-    /// them has ended its round. Nothing more is evicted for it meanwhile.
+    /// them has ended its round. Or blocks of a large value that is gone remain, more than one
+    /// request may free. Nothing more is evicted for it meanwhile.
     OnTheWay,
     /// There is nothing left to reclaim, or the request has caused as much work as it may.
     Refused,
+}
+
+/// The result of freeing blocks of large values that are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Freed {
+    /// Blocks are free. There may be more.
+    Piece,
+    /// More remain, and the request has freed as many as it may (B3 of `allowance`).
+    Later,
+    /// None remain.
+    Nothing,
 }
 
 /// The kind of memory that a request needs.
@@ -246,7 +258,7 @@ impl Reclaimer {
     #[inline]
     pub(crate) fn begin_request(&mut self, log: &Log, bytes: u64) {
         let segments = 1 + (bytes >> log.pool().segment_shift) as usize;
-        self.allowance = Allowance::new(self.evict, segments);
+        self.allowance = Allowance::new(self.evict, segments, bytes);
     }
 
     /// The number of items that the last request was allowed to examine, and that it examined.
@@ -261,12 +273,25 @@ impl Reclaimer {
         self.work_bytes += bytes as u64;
     }
 
-    /// Frees more blocks of a large value that is gone, if any remain. Returns whether it did.
-    fn free_remains(&mut self, log: &mut Log) -> bool {
+    /// Frees more blocks of a large value that is gone, if any remain and the request may still do
+    /// so.
+    fn free_remains(&mut self, log: &mut Log) -> Freed {
+        if log.pool().remaining_blocks() == 0 {
+            return Freed::Nothing;
+        }
+        if !self.allowance.take_piece() {
+            return Freed::Later;
+        }
         let freed = log.pool().free_remains();
-        debug_assert!(freed <= FREED_BLOCKS_MAX, "a piece is bounded");
+        debug_assert!(freed <= FREED_BLOCKS_MAX, "B3 of allowance: a piece is bounded");
         self.note_work(log, freed * FREED_BLOCK_BYTES);
-        freed > 0
+        if freed > 0 { Freed::Piece } else { Freed::Nothing } // Another shard may have been faster.
+    }
+
+    /// Whether blocks of large values that are gone remain, which a later request or step of upkeep
+    /// frees.
+    pub(crate) fn awaits_remains(&self, log: &Log) -> bool {
+        log.pool().remaining_blocks() > 0
     }
 
     /// Gives an idle segment to the kernel, if there is one. Returns whether it did.
@@ -293,7 +318,7 @@ impl Reclaimer {
         // round.
         let mut items = if self.gather_when_called(log, context.now) { GIVEN_ITEMS } else { 0 };
         while items < items_max && !self.allowance.is_worked_out(log.work_bytes()) {
-            if self.free_remains(log) {
+            if self.free_remains(log) == Freed::Piece {
                 items += GIVEN_ITEMS;
                 continue;
             }
@@ -333,7 +358,7 @@ impl Reclaimer {
             return Reclaimed::Refused;
         }
         self.begin_request(log, bytes);
-        if self.free_remains(log) && log.pool().budget.overdrawn_bytes() > 0 {
+        if self.free_remains(log) == Freed::Piece && log.pool().budget.overdrawn_bytes() > 0 {
             return Reclaimed::Refused; // The excess goes back in steps, these blocks first.
         }
         if log.pool().budget.overdrawn_bytes() > 0 || log.pool().keeps_pages() {
@@ -390,8 +415,9 @@ impl Reclaimer {
     }
 
     /// Runs jobs until `is_enough` is true, or until `coming` is true: then there is enough once
-    /// readers have ended their rounds. Otherwise there is nothing left to reclaim, or the request
-    /// has caused as much work as it may.
+    /// readers have ended their rounds. If blocks of large values that are gone remain, and the
+    /// request may free no more of them, there is enough later, too. Otherwise there is nothing
+    /// left to reclaim, or the request has caused as much work as it may.
     ///
     /// If the request wants whole segments and many blocks are free, these are gathered before a
     /// job evicts more.
@@ -409,8 +435,11 @@ impl Reclaimer {
             if is_enough(log) {
                 return Reclaimed::Made;
             }
-            if self.free_remains(log) {
-                continue; // Nothing is dropped while there are blocks of values that are gone.
+            match self.free_remains(log) {
+                // Nothing is dropped while there are blocks of values that are gone.
+                Freed::Piece => continue,
+                Freed::Later => return Reclaimed::OnTheWay,
+                Freed::Nothing => {}
             }
             let may_gather = wanted == Wanted::Segments && self.is_evicting();
             if may_gather && self.gather(log, context.now) && is_enough(log) {
@@ -443,15 +472,17 @@ impl Reclaimer {
     }
 
     /// Ends the job under way or runs another one. Returns `false` if nothing is worth a job, or if
-    /// the request has begun as many jobs as it may.
+    /// the request has begun as many jobs, or freed as many blocks, as it may.
     pub(crate) fn run_one_job(
         &mut self,
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
     ) -> bool {
         debug_assert!(!self.evict, "a cache makes room in steps");
-        if self.free_remains(log) {
-            return true;
+        match self.free_remains(log) {
+            Freed::Piece => return true,
+            Freed::Later => return false,
+            Freed::Nothing => {}
         }
         if self.job.is_none() {
             if !self.allowance.take_job() {

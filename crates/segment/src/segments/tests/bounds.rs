@@ -1,10 +1,11 @@
 //! The work that one request causes while memory is full and must be freed for it.
 
 use super::super::reclaimer::allowance::{
-    CACHE_JOBS_MAX, STORE_JOBS_MAX, STRIPS_MAX, UPKEEP_BYTES_MAX, UPKEEP_STEP_BYTES_MAX,
+    CACHE_JOBS_MAX, PIECES_MAX, STORE_JOBS_MAX, STRIPS_MAX, UPKEEP_BYTES_MAX, UPKEEP_STEP_BYTES_MAX,
 };
 use super::index::{Random, Shard, pattern};
-use crate::{BLOCK_BYTES, Pinned, SEGMENT_BYTES_MIN};
+use crate::pool::FREED_BLOCKS_MAX;
+use crate::{BLOCK_BYTES, NewValue, NoSegment, Pinned, SEGMENT_BYTES_MIN};
 
 const LIMIT_BYTES: u64 = 4 << 20;
 /// At least the bytes of header, access word, CAS token and key of each item in these tests.
@@ -195,6 +196,56 @@ fn the_room_of_a_value_that_is_gone_is_found_at_once() {
             assert!(work <= UPKEEP_BYTES_MAX, "{work} bytes to delete it");
         }
         assert_eq!(shard.segments.stats().evictions, 0);
+        shard.segments.audit();
+        shard.assert_all_comes_back(NOW + 1);
+    }
+}
+
+/// Stores two values of `bytes` whose blocks lie in the same segments, in turn.
+fn set_interleaved(shard: &mut Shard, keys: [&[u8]; 2], bytes: usize) {
+    let pool = std::sync::Arc::clone(shard.segments.pool());
+    let mut uploads = keys.map(|_| pool.begin_upload(bytes).expect("less than all memory"));
+    for _ in 0..bytes / BLOCK_BYTES {
+        for upload in &mut uploads {
+            upload.write(&[7; BLOCK_BYTES]).expect("memory suffices");
+        }
+    }
+    for (key, upload) in keys.into_iter().zip(&mut uploads) {
+        let item = shard.new_item(key, NewValue::Upload(upload));
+        shard.store(item, NOW).expect("room");
+    }
+}
+
+/// The fault: a request that wanted a segment freed all blocks of a value that was gone, because no
+/// segment came free by any of them.
+#[test]
+fn a_request_frees_a_bounded_number_of_blocks_of_values_that_are_gone() {
+    const PIECES: usize = 4;
+    for evict in [true, false] {
+        let mut shard = Shard::new(80 << 20, evict);
+        set_interleaved(&mut shard, [b"gone", b"stays"], PIECES * FREED_BLOCKS_MAX * BLOCK_BYTES);
+        let remaining = |shard: &Shard| shard.segments.pool().remaining_blocks() as usize;
+        assert!(shard.delete(b"gone"));
+        assert_eq!(remaining(&shard), (PIECES - 1) * FREED_BLOCKS_MAX, "the first piece is free");
+        let (mut waits, mut number) = (0, 0);
+        while remaining(&shard) > 0 {
+            let (before, work) = (remaining(&shard), shard.segments.work_bytes());
+            let stored = shard.set(format!("{number}").as_bytes(), &[7; 4000], NOW);
+            let freed = before - remaining(&shard);
+            assert!(freed <= PIECES_MAX * FREED_BLOCKS_MAX, "{freed} blocks for a small item");
+            let work = shard.segments.work_bytes() - work;
+            assert!(freed == 0 || work >= (freed * BLOCK_BYTES / 64) as u64, "they are counted");
+            match stored {
+                Ok(_) => number += 1,
+                Err(NoSegment::NotYet) => waits += 1,
+                Err(NoSegment::Refused) => panic!("there is room: {evict}"),
+            }
+            assert!(number < 20_000, "it wants a segment before");
+        }
+        assert!((1..PIECES).contains(&waits), "{waits} waits");
+        assert_eq!(shard.segments.stats().evictions, 0, "nothing is dropped meanwhile");
+        let stays = shard.at(b"stays").expect("it was not dropped");
+        assert!(shard.segments.item(stays).value().parts().all(|part| part.starts_with(&[7; 9])));
         shard.segments.audit();
         shard.assert_all_comes_back(NOW + 1);
     }

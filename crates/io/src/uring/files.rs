@@ -71,6 +71,8 @@ impl Uring {
     fn begin_file(&mut self, operation: Box<FileOperation>) {
         let index = self.files.put(operation);
         let operation = self.files.slots[index].as_deref_mut().expect("I1: just put");
+        let is_open = matches!(operation.work, FileWork::Open { .. });
+        let kind = if is_open { Operation::OpenFile } else { Operation::File };
         let op = op_of(operation);
         // SAFETY:
         // - names and buffers stay in place: names are in the operation, which is boxed, and the
@@ -78,7 +80,7 @@ impl Uring {
         // - until the completion nothing else touches them: the operation stays in its slot (I1),
         //   where nothing reads or changes it.
         // - `Uring` ends the op before it is dropped, or never frees the memory (ring, I1).
-        unsafe { self.ring.push(op, Token::new(Operation::File, index)) };
+        unsafe { self.ring.push(op, Token::new(kind, index)) };
     }
 
     /// Handles the completion of an operation.

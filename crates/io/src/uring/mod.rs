@@ -192,7 +192,7 @@ impl Uring {
             Operation::Receive => self.received(index, completion, events),
             Operation::Send => self.sent(index, completion, events),
             Operation::Cancel => self.op_ended(index),
-            Operation::File => self.file_done(completion, events),
+            Operation::File | Operation::OpenFile => self.file_done(completion, events),
         }
     }
 

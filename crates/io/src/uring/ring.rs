@@ -16,12 +16,14 @@
 //!   afterwards. If the kernel keeps an op, its memory is never freed.
 //! - I2  Only the thread that made the ring submits to it (`SINGLE_ISSUER`); it is not `Send`.
 //! - I3  `ops` counts the ops whose last completion was not taken. Each op has exactly one.
+//! - I4  A descriptor that a completion brings has an owner: the code that handles the completion,
+//!   or [`end`], which closes those of the completions that nobody handles any more.
 //!
 //! [`end`]: Ring::end
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
@@ -61,6 +63,15 @@ pub(super) enum Operation {
     Datagrams,
     CancelDatagrams,
     File,
+    /// An operation on a file whose result is a new descriptor.
+    OpenFile,
+}
+
+impl Operation {
+    /// Whether the result of a completion is a new descriptor, if it is no error.
+    const fn brings_descriptor(self) -> bool {
+        matches!(self, Self::Accept | Self::OpenFile)
+    }
 }
 
 /// Which op a completion belongs to.
@@ -90,6 +101,7 @@ impl Token {
             7 => Operation::Datagrams,
             8 => Operation::CancelDatagrams,
             9 => Operation::File,
+            10 => Operation::OpenFile,
             other => unreachable!("no op of ours has the operation {other}"),
         };
         Self { operation, index: user_data as u32 }
@@ -420,14 +432,16 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 impl Ring {
-    /// Cancels every op, and waits until the kernel uses no memory of any. Returns `false` if the
-    /// kernel keeps one: then the caller must never free the memory of its ops (I1).
+    /// Cancels every op, and waits until the kernel uses no memory of any. Closes the descriptors
+    /// that come meanwhile, or came and were not reported (I4). Returns `false` if the kernel keeps
+    /// an op: then the caller must never free the memory of its ops (I1).
     pub(super) fn end(&mut self) -> bool {
         let mut attempts = 0;
         loop {
             // Ops that were not submitted are unknown to the kernel, and stay so.
             let unsubmitted = self.ring.submission().len();
             self.reap();
+            self.discard();
             let left = self.ops - unsubmitted;
             if left == 0 {
                 return true;
@@ -442,7 +456,7 @@ impl Ring {
             let cancelled = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             let collected = self.collect();
             self.reap();
-            self.backlog.clear();
+            self.discard();
             if self.ops - unsubmitted < left {
                 attempts = 0;
                 continue;
@@ -450,6 +464,18 @@ impl Ring {
             attempts += 1;
             if attempts > 1 || cancelled.is_err() || collected.is_err() {
                 std::thread::sleep(END_RETRY);
+            }
+        }
+    }
+
+    /// Drops the completions that were taken, and closes the descriptors that they bring (I4).
+    fn discard(&mut self) {
+        for completion in self.backlog.drain(..) {
+            if completion.token.operation.brings_descriptor() && completion.result >= 0 {
+                // SAFETY:
+                // - the kernel has made this descriptor for us, and nobody else knows it: the
+                //   completion is dropped here.
+                drop(unsafe { OwnedFd::from_raw_fd(completion.result) });
             }
         }
     }
@@ -474,7 +500,9 @@ impl Drop for Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::os::fd::AsFd as _;
+    use std::os::unix::ffi::OsStrExt as _;
 
     use super::*;
 
@@ -498,12 +526,56 @@ mod tests {
         assert!(ring.end(), "the second time there is nothing to do");
     }
 
+    /// Has the kernel carry out the queued ops, and waits until `count` completions are there,
+    /// which nobody takes.
+    fn await_completions(ring: &mut Ring, count: usize) {
+        ring.ring.submit().expect("submitted");
+        for _ in 0..10_000 {
+            ring.collect().expect("the kernel reports");
+            if ring.ring.completion().len() == count {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("the kernel has not completed {count} ops");
+    }
+
+    /// The fault: the descriptors of files and clients that came while the ring ended stayed open.
+    #[test]
+    fn descriptors_that_nobody_takes_are_closed_at_the_end() {
+        let Ok(mut ring) = Ring::new(0) else {
+            return println!("skip io_uring the kernel forbids it");
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = std::ffi::CString::new(file.path().as_os_str().as_bytes()).expect("no zero");
+        let descriptors = || {
+            let all = std::fs::read_dir("/proc/self/fd").expect("proc").flatten();
+            let paths = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            paths.filter(|path| path == file.path()).count()
+        };
+        let at = opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(libc::O_CLOEXEC);
+        // SAFETY:
+        // - the path lives until the op has completed, below.
+        unsafe { ring.push(at.build(), Token::new(Operation::OpenFile, 0)) };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        ring.accept(listener.as_fd(), Token::new(Operation::Accept, 0));
+        let address = listener.local_addr().expect("an address");
+        let mut client = std::net::TcpStream::connect(address).expect("it listens");
+        await_completions(&mut ring, 2);
+        assert_eq!(descriptors(), 2, "ours, and the one that the ring has opened");
+        assert!(ring.end());
+        assert_eq!(descriptors(), 1, "I4");
+        client.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        assert_eq!(client.read(&mut [0; 9]).expect("the end"), 0, "I4: the client is let go");
+    }
+
     #[test]
     fn tokens_survive_the_kernel() {
         use Operation::{Accept, Cancel, CancelAccept, Doorbell, Receive, Send};
-        use Operation::{CancelDatagrams, Datagrams, File};
+        use Operation::{CancelDatagrams, Datagrams, File, OpenFile};
         let connections = [Doorbell, Accept, CancelAccept, Receive, Send, Cancel];
-        for operation in connections.into_iter().chain([Datagrams, CancelDatagrams, File]) {
+        let others = [Datagrams, CancelDatagrams, File, OpenFile];
+        for operation in connections.into_iter().chain(others) {
             let token = Token::new(operation, u32::MAX as usize);
             assert_eq!(Token::from_user_data(token.to_user_data()), token);
         }

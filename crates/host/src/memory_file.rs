@@ -25,13 +25,17 @@
 //! - I5  A group of this process may have the right to write the file that is read. Only the owner
 //!   or root can give the group that right, and Kubernetes does so for all files of a volume with
 //!   `fsGroup`. The file that is written is always new, so a member of the group that has an older
-//!   file open cannot change it.
+//!   file open cannot change it. In a file with an access control list, the permissions of the
+//!   group are the list's mask: they say what named users and groups may do, and not what the group
+//!   may. If the mask lets them write, the file is refused, whoever is in the list.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 /// How often a server opens the file anew because another one renamed or removed it meanwhile.
 const ATTEMPTS_MAX: usize = 8;
@@ -204,6 +208,19 @@ fn refused(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why.into())
 }
 
+/// The name of the list that gives single users and groups access to a file.
+const ACCESS_LIST: &std::ffi::CStr = c"system.posix_acl_access";
+
+/// Whether a file has an access control list besides its permissions.
+fn has_access_list(file: &File) -> io::Result<bool> {
+    let no_value: &mut [u8] = &mut [];
+    match rustix::fs::fgetxattr(file, ACCESS_LIST, no_value) {
+        Ok(_) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Whether `group` is one of the groups of this process.
 fn is_own_group(group: u32) -> io::Result<bool> {
     let is = |own: rustix::process::Gid| own.as_raw() == group;
@@ -212,18 +229,23 @@ fn is_own_group(group: u32) -> io::Result<bool> {
 
 /// Checks that only this user, or a group of this process, can have written a file (I4, I5).
 ///
-/// Errors: somebody else may have.
+/// Errors: somebody else may have, or the file system does not say whether.
 fn check_own(file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     let own = rustix::process::geteuid().as_raw();
     let mode = found.mode();
-    let group_may = mode & GROUP_WRITES == 0 || is_own_group(found.gid())?;
+    let grants = mode & GROUP_WRITES != 0;
+    let is_listed = grants && has_access_list(file)?;
+    let group_may = !grants || is_own_group(found.gid())?;
     let why = if !found.is_file() {
         NOT_REGULAR.to_string()
     } else if found.uid() != own {
         format!("it belongs to user {}, and this server is user {own}", found.uid())
     } else if mode & OTHERS_WRITE != 0 {
         format!("other users may write it (its mode is {:o})", mode & 0o7777)
+    } else if is_listed {
+        "it has an access control list by which others may write it (remove it: setfacl -b)"
+            .to_string()
     } else if !group_may {
         let (group, mode) = (found.gid(), mode & 0o7777);
         format!(
@@ -336,13 +358,43 @@ mod tests {
     }
 
     /// Files that another user may plant, each with a part of the reason why it is refused.
-    const PLANTED: [(&str, &str); 5] = [
+    const PLANTED: [(&str, &str); 6] = [
+        ("with an access list", "an access control list by which others may write"),
         ("writable by another group", "group 12345, which is none of this server's, may write"),
         ("writable by all", "other users may write"),
         ("with a second name", "a second name"),
         ("a FIFO", "no regular file"),
         ("of another user", "belongs to user 12345"),
     ];
+
+    /// Gives user 12345 the right to write a file. Its group is one of this process, and may read.
+    /// The mode then says that the group may write. Returns `false` if there are no such lists.
+    fn give_access(at: &Path) -> bool {
+        const NOBODY: u32 = u32::MAX;
+        let (owner, user, group, mask, others) = (1, 2, 4, 16, 32);
+        let list = [
+            (owner, 6, NOBODY),
+            (user, 6, 12345),
+            (group, 4, NOBODY),
+            (mask, 6, NOBODY),
+            (others, 0, NOBODY),
+        ];
+        let mut bytes = 2_u32.to_le_bytes().to_vec(); // The version of the format.
+        for (tag, may, id) in list {
+            bytes.extend(u16::to_le_bytes(tag));
+            bytes.extend(u16::to_le_bytes(may));
+            bytes.extend(id.to_le_bytes());
+        }
+        let flags = rustix::fs::XattrFlags::empty();
+        let given = rustix::fs::setxattr(at, ACCESS_LIST, &bytes, flags);
+        if given == Err(Errno::OPNOTSUPP) {
+            println!("skip memory_file.list the file system has no access control lists");
+            return false;
+        }
+        given.expect("its owner may");
+        assert_eq!(at.metadata().expect("a file").mode() & 0o777, 0o660, "the mask");
+        true
+    }
 
     /// Returns `false` if this process may not plant it.
     fn plant(at: &Path, what: &str) -> bool {
@@ -354,6 +406,7 @@ mod tests {
         fs::write(at, "planted").expect("written");
         let mode = match what {
             "writable by another group" => 0o620,
+            "with an access list" => return give_access(at),
             "writable by all" => 0o602,
             _ => MODE,
         };

@@ -204,6 +204,12 @@ impl FarEnd {
         });
     }
 
+    /// Breaks the connection behind the bytes written so far. One poll may report the first piece
+    /// of them and `Failed`, as io_uring does. The other pieces are lost.
+    pub fn reset_behind(&self) {
+        self.with(|wire| wire.reset = true);
+    }
+
     /// Takes no more bytes until [`Self::allow`] or [`Self::allow_all`].
     pub fn stall(&self) {
         self.with(|wire| wire.window = 0);

@@ -241,6 +241,9 @@ impl Memory {
                 continue;
             }
             if wire.reset {
+                if !wire.incoming.is_empty() {
+                    receive(near, wire, &mut self.area, self.tick, socket, events);
+                }
                 near.failed = true;
                 near.lose_sends();
                 near.landing = None;

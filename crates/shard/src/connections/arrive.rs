@@ -7,6 +7,8 @@
 //! Invariants:
 //! - I1  A connection is among the ready connections at most once per tick.
 //! - I2  Lent bytes that are not served by the end of a tick are copied into the connection's tail.
+//! - I3  An entry whose connection has closed touches no connection: another one may have the same
+//!   index since, in the same tick, because it has moved here.
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::{Io, Lent, SocketId};
@@ -238,7 +240,7 @@ impl Arrivals {
     pub(crate) fn take_tails<P: ReadValue>(&mut self, clients: &mut Clients<P>) {
         debug_assert!(self.taken.is_empty(), "the last tick has kept all tails");
         for entry in &mut self.ready {
-            if entry.lent.is_none() {
+            if entry.lent.is_none() && !entry.is_gone {
                 let Some(open) = clients.connections.get_mut(entry.connection) else { continue };
                 entry.tail = Some(u32::try_from(self.taken.len()).expect("fewer than 2^32"));
                 entry.tail_bytes = open.input().memory_bytes();
@@ -264,6 +266,9 @@ impl Arrivals {
         sweep: u32,
     ) {
         for place in 0..self.ready.len() {
+            if self.ready[place].is_gone {
+                continue; // I3
+            }
             self.keep_rest(io, values, place, sweep);
             let connection = self.ready[place].connection;
             let mut held = HeldEngines::new(values.engines, values.context);

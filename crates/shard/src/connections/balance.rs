@@ -241,7 +241,7 @@ impl Balance {
         arrivals: &Arrivals,
         mut hand_over: impl FnMut((SocketId, ConnectionIndex), u16),
     ) {
-        for ready in &arrivals.ready {
+        for ready in arrivals.ready.iter().filter(|ready| !ready.is_gone) {
             let Some(connection) = ready.connection.connection() else { continue }; // I3
             let Some(open) = clients.connections.get_mut(connection) else { continue };
             debug_assert!(open.ready().is_none(), "it was served");
@@ -261,7 +261,7 @@ impl Balance {
         mut hand_over: impl FnMut((SocketId, ConnectionIndex), u16),
     ) {
         debug_assert!(matches!(self.plan, Plan::Part { .. }), "the number of awake cores rises");
-        for ready in &mut arrivals.ready {
+        for ready in arrivals.ready.iter_mut().filter(|ready| !ready.is_gone) {
             debug_assert!(ready.offset == 0 && !ready.ended, "it is not served yet");
             let Some(connection) = ready.connection.connection() else { continue }; // I3
             let Some(open) = clients.connections.get_mut(connection) else { continue };

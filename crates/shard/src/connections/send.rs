@@ -79,9 +79,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             login_turns.forget(connection, login.retry_ns);
         }
         if let Some(place) = closed.ready() {
-            // Its input must not be served: a new connection may get the same index.
-            let entry = &mut self.ready[place as usize];
-            (entry.lent, entry.ended) = (None, true);
+            self.ready[place as usize].close();
         }
         refund_all(self.context, &closed);
         closed.outbox_mut().abandon(blocks, slots);

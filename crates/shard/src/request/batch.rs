@@ -39,6 +39,9 @@ pub(crate) struct Ready {
     pub(crate) offset: usize,
     /// Whether no more of the input is served in this tick.
     pub(crate) ended: bool,
+    /// Whether the connection has closed since it became ready. Its index may be that of another
+    /// connection now, which has an entry of its own if it is ready.
+    pub(crate) is_gone: bool,
     /// Whether `serve` has begun with it.
     pub(crate) has_begun: bool,
     /// Whether the connection has reached its limit of requests for this tick (`-R`), and has more
@@ -65,11 +68,18 @@ impl Ready {
             input_bytes: 0,
             offset: 0,
             ended: false,
+            is_gone: false,
             has_begun: false,
             has_had_turn: false,
             work_bytes: 0,
         });
         place
+    }
+
+    /// Notes that the connection has closed. Its input is not served.
+    pub(crate) fn close(&mut self) {
+        debug_assert!(self.tail.is_none(), "connections close before tails are taken, or after");
+        (self.lent, self.ended, self.is_gone) = (None, true, true);
     }
 
     /// Whether no more requests of the connection are begun in this tick (`work`, W1).

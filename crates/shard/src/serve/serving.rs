@@ -115,7 +115,10 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.ready[index].has_begun = true;
         self.has_only_staged = false;
         self.begun = Begun::NONE;
-        let connection = self.ready[index].connection;
+        let Ready { connection, is_gone, .. } = self.ready[index];
+        if is_gone {
+            return; // arrive, I3
+        }
         if input.is_empty()
             && connection.connection().is_some_and(|owner| self.on.uploads.is_whole(owner))
         {

@@ -36,6 +36,8 @@ struct Machine {
     due_ns: u64,
     /// When each answered request was sent, and how long it waited.
     waits_ns: Vec<[u64; 2]>,
+    /// One request in this number is followed by a reset, and its client connects again.
+    resets_every: Option<usize>,
 }
 
 impl Machine {
@@ -58,7 +60,8 @@ impl Machine {
         let clients = clients.collect();
         let free_ns = vec![0; CORES.into()];
         let random = Random::new(7);
-        Self { world, clients, now_ns: 0, free_ns, random, due_ns: 0, waits_ns: vec![] }
+        let (waits_ns, resets_every) = (vec![], None);
+        Self { world, clients, now_ns: 0, free_ns, random, due_ns: 0, waits_ns, resets_every }
     }
 
     fn awake(&self) -> u16 {
@@ -116,6 +119,11 @@ impl Machine {
         });
         client.is_cut = client.is_cut.map(|is_cut| !is_cut);
         client.sent_ns.push_back(self.now_ns);
+        if self.resets_every.is_some_and(|every| self.random.index(every) == 0) {
+            client.end.reset_behind();
+            client.end = self.world.connect();
+            client.sent_ns.clear();
+        }
     }
 
     /// Runs a tick of a core that has nothing else to do now and has work.
@@ -181,6 +189,22 @@ fn input_that_is_not_served_moves_with_its_connection() {
     machine.run(50, 8);
     machine.run(2, 0);
     assert!(machine.clients.iter().all(|client| client.sent_ns.is_empty()), "a reply each");
+}
+
+/// The fault: the index of a connection that was reset with its input unserved was used again, in
+/// the same tick, by one that moved to that core. The input that it had brought was lost.
+#[test]
+fn connections_that_move_while_others_are_reset_lose_nothing() {
+    let mut machine = Machine::new();
+    machine.run(120, 8);
+    let before = machine.moved();
+    machine.resets_every = Some(3);
+    machine.run(5, 72);
+    assert!(machine.moved() > before + 100, "connections have moved");
+    machine.run(10, 8);
+    machine.run(2, 0);
+    let waiting = machine.clients.iter().filter(|client| !client.sent_ns.is_empty()).count();
+    assert_eq!(waiting, 0, "each client that was not reset has its reply");
 }
 
 #[test]

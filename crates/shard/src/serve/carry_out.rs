@@ -122,16 +122,20 @@ impl<E: Engine> CarryingOut<'_, E> {
             debug_assert!(!entered.is_worked_out(), "work, W2");
             let applied = self.apply(entered, connection, batch, staged);
             let work_bytes = entered.note_work();
-            match applied {
-                Ok(()) => self.context.counters.writes_beside.add(u64::from(!is_own)),
-                Err(ticket) => self.park(held, connection, batch, staged, Some(ticket))?,
-            }
+            let done = match applied {
+                Ok(()) => {
+                    self.context.counters.writes_beside.add(u64::from(!is_own));
+                    Ok(())
+                }
+                Err(ticket) => self.park(held, connection, batch, staged, Some(ticket)),
+            };
+            // Making room is work, also for a request that is not carried out.
             if work_bytes > 0 {
                 ready.work_bytes += work_bytes;
                 self.left_bytes = self.left_bytes.saturating_sub(work_bytes);
                 held.release_worked_out(staged.owner);
             }
-            return Ok(());
+            return done;
         }
         let may_read = is_own && !awaits && !held.has(staged.owner);
         if may_read {

@@ -216,7 +216,20 @@ fn ask_to_the_end(world: &mut World, client: &FarEnd, request: &[u8]) -> Vec<u8>
     }
 }
 
-/// Asks all requests, with memory refused from one of them on, and that for each of them.
+/// The kinds of request take turns every so many.
+const KINDS: usize = 16;
+
+/// Whether request `index` is sent in the run in which memory is refused from `moment` on. Twice
+/// all kinds meet the refusal, and in one run of [`KINDS`] all requests that are left. A retrieval
+/// that was answered long before has left nothing.
+fn is_sent(requests: &[Vec<u8>], index: usize, moment: usize) -> bool {
+    if index + KINDS < moment {
+        return !requests[index].starts_with(b"get ");
+    }
+    index < moment + 2 * KINDS || moment.is_multiple_of(KINDS)
+}
+
+/// Sends requests with memory refused from one of them on, and that for each of them.
 fn refuse_at_any_moment(evict: bool) {
     let requests = requests();
     // Bytes that are given before all are refused: none, a line's, a piece of a value's, most of
@@ -224,8 +237,7 @@ fn refuse_at_any_moment(evict: bool) {
     let last_bytes = [0, 48 << 10, 1 << 17, 1 << 18];
     let replies = |request: &[u8]| if request.starts_with(b"ma ") { 2 } else { 1 };
     for (turn, last_bytes) in last_bytes.into_iter().enumerate() {
-        // The kinds of request take turns every sixteen, so fifths meet all of them. The
-        // turns begin at different moments.
+        // Fifths meet all kinds ([`KINDS`]). The turns begin at different moments.
         let step = if last_bytes == 0 { 1 } else { 5 };
         let first = if evict { turn + 4 } else { turn };
         for moment in (first % step..requests.len()).step_by(step) {
@@ -238,6 +250,9 @@ fn refuse_at_any_moment(evict: bool) {
                 if index == moment {
                     let budget = &world.shared.budget;
                     budget.set_limit_bytes(budget.spent_bytes() + last_bytes);
+                }
+                if !is_sent(&requests, index, moment) {
+                    continue;
                 }
                 let reply = ask_to_the_end(&mut world, &client, request);
                 let is_closed = client.is_closed();

@@ -421,7 +421,7 @@ fn memory_that_is_full_evicts_or_refuses_as_it_was_told() {
 
 #[test]
 fn memory_moves_between_small_and_large_values() {
-    const MEMORY_BYTES: usize = 16 << 20;
+    const MEMORY_BYTES: usize = 8 << 20;
     // Several shards are the harder case: memory also moves from one to the other.
     let least = if std::env::var_os("KACHEL_FULL").is_some() { 1 } else { 2 };
     for shards in least..=2 {

@@ -329,8 +329,8 @@ fn each_pipelined_request_has_its_reply_wherever_it_is_cut() {
     ];
     let said = said.concat();
     let expected = expected.concat();
+    let mut world = world(WorldOptions::default());
     for cut in (0..said.len()).filter(|cut| !(400..1300).contains(cut) || cut % 97 == 0) {
-        let mut world = world(WorldOptions::default());
         let client = world.connect();
         let got = [world.ask(&client, &said[..cut]), world.ask(&client, &said[cut..])].concat();
         assert_eq!(got.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{cut}");

@@ -18,10 +18,11 @@ use kachel_testkit::{PlainOpener, Random, World, WorldOptions};
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.
 const EVERY_CUT_BYTES_MAX: usize = 4096;
-/// Longer ones at each of their first and last bytes, and at as many seeded places besides.
-const FIRST_CUTS: usize = 512;
-const LAST_CUTS: usize = 64;
-const SEEDED_CUTS: usize = 200;
+/// Longer ones at each of their first and last bytes, and at as many seeded places besides. Their
+/// lines begin with the same few words: what follows repeats a byte, or a key of one letter.
+const FIRST_CUTS: usize = 96;
+const LAST_CUTS: usize = 32;
+const SEEDED_CUTS: usize = 48;
 /// The passes with cuts over the plain engine: the parser is the same over each engine.
 const PLAIN_CUTS: usize = 8;
 /// The pass in which every case is whole: it is behind all cuts.

@@ -39,10 +39,14 @@ start_server() {
     fi
 }
 
+# Ends the servers that still run. Another process may have the number of one that has ended.
 stop_servers() {
-    if [ "${#server_pids[@]}" -gt 0 ]; then
-        kill "${server_pids[@]}" 2>/dev/null || true
-        wait "${server_pids[@]}" 2>/dev/null || true
+    local running
+    running=$(jobs -pr)
+    # shellcheck disable=SC2086 # One word a number.
+    if [ -n "$running" ]; then
+        kill $running 2>/dev/null || true
+        wait $running 2>/dev/null || true
     fi
     rm -rf "$scratch"
 }

@@ -151,10 +151,12 @@ join_lanes() {
     lanes=()
 }
 
-# Ends all processes that still run in lanes.
+# Ends all processes that still run in lanes. Another process may have the number of a lane that has ended.
 end_lanes() {
     local group
-    for group in "${lanes[@]}"; do kill -TERM -- "-$group" 2>/dev/null || true; done
+    for group in $(jobs -pr); do
+        if [[ " ${lanes[*]} " == *" $group "* ]]; then kill -TERM -- "-$group" 2>/dev/null || true; fi
+    done
     lanes=()
 }
 

@@ -1,6 +1,7 @@
 //! Abuse: misbehaving clients and scarce resources, and their cost for the server.
 //!
 //! Each case starts servers of its own, with the I/O backends and transports that matter to it.
+//! Without `KACHEL_FULL=1`, a case for every backend and transport meets each once, not each pair.
 //! Cases that wait for a deadline run concurrently in the background. Cases that need the processor
 //! run two at a time. With `KACHEL_FULL=1`, which judges times, they run one after another, and
 //! the cases that mostly wait run together at the end. The first test runs all cases, and each test
@@ -87,7 +88,7 @@ cases! {
         "at most 5 % processor time while descriptors lack; accepts within 100 ms afterwards, in \
          the best of three rounds";
     "X10" x10_connecting_and_closing_leaves_nothing Works DOORS crowds::come_and_go,
-        "20,000 times (50,000 with KACHEL_FULL=1): open files return, resident memory grows by at most \
+        "10,000 times (50,000 with KACHEL_FULL=1): open files return, resident memory grows by at most \
          1 % or ten bytes a time";
     "X11" x11_a_reset_leaves_nothing_half_done Rests EVERY_WAY endings::resets,
         "reset in a request, an upload, a reply: nothing leaks, nothing is stored in part";

@@ -461,9 +461,13 @@ impl Log {
         }
     }
 
-    /// Whether no segment is on the way, or one has come free. If not, marks a reader that may be
-    /// in the segment that is on the way longest.
+    /// Whether no segment is on the way, or one has come free, or the next try frees more blocks of
+    /// a value that is gone. If not, marks a reader that may be in the segment that is on the way
+    /// longest.
     pub(crate) fn await_room(&mut self) -> bool {
+        if self.pool.remaining_blocks() > 0 {
+            return true;
+        }
         let before = self.segments_on_the_way();
         self.settle_awaited();
         self.pool.settle_retired(self.own());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kachel_testkit::{Client, Look, Server, set_request, wait_until, within};
 use rustix::process::Signal;
 
-use crate::subject::{Door, start, start_at};
+use crate::subject::{Door, own_port, start, start_apart, start_at};
 use crate::suite::is_full;
 
 /// Of every server here.
@@ -98,8 +98,7 @@ pub(crate) fn killed(door: Door) -> String {
     let place = if door.unix {
         folder.path().join("socket").to_str().expect("UTF-8").to_owned()
     } else {
-        // A port that was free a moment ago.
-        start(door, OPTIONS).port().to_string()
+        own_port().to_string()
     };
     for round in 0..ROUNDS {
         let mut server = start_at(door, OPTIONS, Some(&place));
@@ -144,11 +143,11 @@ pub(crate) fn killed(door: Door) -> String {
 
 /// X21.
 pub(crate) fn terminated(door: Door) -> String {
-    let mut server = start(door, OPTIONS);
+    let mut server = start_apart(door, OPTIONS);
     let took = end_under_load(&mut server, |_| ());
     assert!(!server.last_words().contains(OWES), "{}", server.last_words());
     // Someone is owed what he does not take: it ends after 5 s, or at a second signal.
-    let mut server = start(door, OPTIONS);
+    let mut server = start_apart(door, OPTIONS);
     let slow = owed(&server);
     let waited = end_under_load(&mut server, |_| ());
     assert!(waited >= Duration::from_secs(4), "{waited:?}: the slow reader got no time");
@@ -167,7 +166,7 @@ pub(crate) fn terminated(door: Door) -> String {
 
 /// Ends a server whose clients have all their replies by two signals at once.
 fn end_quickly(door: Door) {
-    let mut server = start(door, OPTIONS);
+    let mut server = start_apart(door, OPTIONS);
     let clients: Vec<Client> = (0..20).map(|_| server.connect()).collect();
     let mut asking = server.connect();
     assert_eq!(asking.get("k"), None);
@@ -183,7 +182,7 @@ fn end_quickly(door: Door) {
 /// Ends a server that waits for a slow reader by a second signal: how long until it refused
 /// clients, and until it ended. `None`: its five seconds were over by then, and may have ended it.
 fn forced(door: Door) -> Option<[Duration; 2]> {
-    let mut server = start(door, OPTIONS);
+    let mut server = start_apart(door, OPTIONS);
     let slow = owed(&server);
     let mut refused = Duration::ZERO;
     let took = end_under_load(&mut server, |server| {

@@ -3,7 +3,9 @@
 //! Upstream:   the cases choose a backend, a transport and options.
 //! Downstream: `kachel_testkit` starts it.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use kachel_host::pin_to_core_of;
 use kachel_testkit::{Launch, Server};
@@ -42,9 +44,39 @@ pub(crate) fn start_at(door: Door, options: &[&str], place: Option<&str>) -> Ser
     launch.start_at(place)
 }
 
+/// A TCP port that the kernel chooses for nobody, neither for a client nor for a server that takes
+/// any port. So nothing else comes to it while no server of ours listens there.
+pub(crate) fn own_port() -> u16 {
+    /// Ports of this process that were handed out.
+    static COUNT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 10_000;
+    let range = "/proc/sys/net/ipv4/ip_local_port_range";
+    let range = std::fs::read_to_string(range).expect("the kernel's range");
+    let lowest: Option<u16> = range.split_whitespace().next().and_then(|port| port.parse().ok());
+    let count = lowest.unwrap_or(0).saturating_sub(FIRST);
+    assert!(count > 0, "there are ports below the range {range}");
+    // Another process begins elsewhere.
+    let begin = std::process::id().wrapping_mul(101);
+    let mut ports = (0..count).map(|_| {
+        let number = begin.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed).into());
+        FIRST + (number % u32::from(count)) as u16
+    });
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    ports.find(is_free).expect("a free port")
+}
+
 /// Starts our server behind `door`, called as `memcached`.
 pub(crate) fn start(door: Door, options: &[&str]) -> Server {
-    let mut server = start_at(door, options, None);
+    warm(door, start_at(door, options, None))
+}
+
+/// Starts a server as [`start`] does, at a place where nobody answers once the server has ended.
+pub(crate) fn start_apart(door: Door, options: &[&str]) -> Server {
+    let port = own_port().to_string();
+    warm(door, start_at(door, options, (!door.unix).then_some(&port)))
+}
+
+fn warm(door: Door, mut server: Server) -> Server {
     // Memory that the first request touches is no cost of the abuse.
     assert_eq!(server.stats()["kachel_io"], door.io);
     server.assert_alive();

@@ -4,9 +4,6 @@
 #   asan_flags       prints the flags; if no runtime is found, prints one sentence and fails
 #   coverage_flags   prints the flags that show a fuzzer which code an input reached; with the
 #                    argument `compares`, also which values were compared
-#   share_the_build  exports the settings of the stages `asan` and `fuzz` for the profile `sim`: one
-#                    folder and the same flags, so that cargo builds shared packages once; fails as
-#                    asan_flags does
 #   rust_target      prints the target's name; with `--target`, cargo builds build scripts without
 #                    these flags
 #
@@ -45,14 +42,4 @@ coverage_flags() {
         "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters" \
         "-Cllvm-args=-sanitizer-coverage-pc-table --cfg fuzzing" \
         "${1:+-Cllvm-args=-sanitizer-coverage-trace-compares}"
-}
-
-# Tests that run without a fuzzer report coverage to empty functions of the runtime.
-share_the_build() {
-    local flags
-    flags=$(asan_flags) || return 1
-    RUSTFLAGS="$(coverage_flags compares) $flags"
-    export RUSTFLAGS
-    export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/sanitized
-    export CARGO_PROFILE_SIM_LTO=off
 }

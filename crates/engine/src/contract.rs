@@ -327,7 +327,7 @@ pub trait Engine: Extensions {
     /// without a ticket later. The engine keeps nothing for the ticket any more; a buffer that a
     /// disk fills lives until the disk has filled it.
     fn forget(&mut self, ticket: Ticket) {
-        drop(ticket);
+        let _ = ticket;
     }
 
     /// Tells up to which sequence all changes are durable (I3).

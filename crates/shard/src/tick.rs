@@ -46,7 +46,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
-use kachel_io::{Clock, Event, FileOperation, Files, Io, Wait};
+use kachel_io::{Clock, Event, Files, Io, Wait};
 use kachel_net::{CloseReason, Connection, ConnectionIndex, EndpointIndex};
 
 use crate::admin::crawl::Crawling;
@@ -71,7 +71,7 @@ use crate::serve::serving::Serving;
 use crate::sleep::Resting;
 use crate::stats::holdings::Holdings;
 use crate::waiting::engines::{Engines, Stepped};
-use crate::waiting::files::{self, FileEngine};
+use crate::waiting::files::{self, Completed, FileEngine};
 use crate::waiting::records::Records;
 
 /// One poll can report this many events before the list of events must grow.
@@ -131,7 +131,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     /// The events of one poll. Each tick reuses the memory.
     events: Vec<Event>,
     /// Operations on files that the last poll has brought. Each tick reuses the memory.
-    completed: Vec<Box<FileOperation>>,
+    completed: Completed,
     /// Keys that are decoded from base64. Each tick reuses the memory.
     decoded_keys: Vec<u8>,
     upkeep: Upkeep,
@@ -187,7 +187,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             balance,
             core: Core::new(core),
             events: Vec::with_capacity(EVENTS_AT_FIRST),
-            completed: Vec::new(),
+            completed: Completed::new(),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
             upkeep: Upkeep::Nothing,
             now_ns: 0,

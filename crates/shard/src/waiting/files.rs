@@ -33,6 +33,9 @@ use crate::waiting::records::Records;
 /// Bits of a token that belong to the engine (S1).
 const TOKEN_BITS: u32 = 48;
 
+/// The operations that a poll has brought back. Each stays in the box in which its engine made it.
+pub(crate) type Completed = Vec<Box<FileOperation>>;
+
 /// An engine whose operations on files a core can carry out. An engine without files uses
 /// [`std::convert::Infallible`] for both.
 pub trait FileEngine:
@@ -55,7 +58,7 @@ pub(crate) fn complete<E: FileEngine>(
     context: &Context,
     engines: &Engines<E>,
     records: &mut Records<E>,
-    completed: &mut Vec<Box<FileOperation>>,
+    completed: &mut Completed,
 ) {
     if !completed.is_empty() {
         complete_some(context, engines, records, completed);
@@ -67,7 +70,7 @@ fn complete_some<E: FileEngine>(
     context: &Context,
     engines: &Engines<E>,
     records: &mut Records<E>,
-    completed: &mut Vec<Box<FileOperation>>,
+    completed: &mut Completed,
 ) {
     let mut held = HeldEngines::new(engines, context);
     let count = u32::try_from(completed.len()).expect("a backend has few operations in flight");

@@ -30,9 +30,7 @@ mod stats;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use cache::{
-    Cache, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min, index_bytes,
-};
+pub use cache::{Cache, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min};
 pub use engine::CacheCommon;
 pub use item::CachedItem;
 /// The memory that all shards of a process share.

@@ -2,23 +2,24 @@
 //!
 //! Upstream:   `shard` makes a [`Key`] of each key that a client sent; a parked request carries it
 //!             along.
-//! Downstream: the public hash picks a partition, and so a shard; the secret hash picks a bucket
+//! Downstream: the public hash picks a partition, and so an engine; the secret hash picks a bucket
 //!             and a tag of the index.
 //!
 //! Invariants:
 //! - I1  A key has 1 to [`KEY_BYTES_MAX`] bytes.
-//! - I2  Two shards of a process, and two processes with the same number of shards, agree on the
+//! - I2  Two cores of a process, and two processes with the same number of engines, agree on the
 //!   owner of a key.
 //!
 //! The public hash is rapidhash v3 with its fixed seed: it is stable across versions, so clients
-//! may steer requests to the owning shard, and a restarted process agrees with the one before.
-//! Attackers can compute this hash. That does no harm, because the hash only spreads work. The
-//! secret hash is SipHash-1-3 under keys that are drawn at the start, because an attacker must not
-//! be able to choose keys that fall into one bucket. Seeded rapidhash is not safe for this: 100,000
-//! valid keys are known that share one hash under every seed.
+//! may steer requests to the core of the owning engine, and a restarted process agrees with the one
+//! before. Attackers can compute this hash. That does no harm, because the hash only spreads work.
+//! The secret hash is SipHash-1-3 under keys that are drawn at the start, because an attacker must
+//! not be able to choose keys that fall into one bucket. Seeded rapidhash is not safe for this:
+//! 100,000 valid keys are known that share one hash under every seed.
 //!
 //! Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012.
 
+use std::fmt;
 use std::ops::Range;
 
 use siphasher::sip::SipHasher13;
@@ -26,7 +27,7 @@ use siphasher::sip::SipHasher13;
 /// Bytes of the longest key.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// Partitions of the key space. The number never changes. Each shard owns a range of them.
+/// Partitions of the key space. The number never changes. Each engine owns a range of them.
 pub const PARTITIONS: u32 = 4096;
 
 /// The random numbers that a process draws once at its start (a simulation takes them from its
@@ -35,6 +36,25 @@ pub const PARTITIONS: u32 = 4096;
 pub struct Seeds {
     /// The keys of the secret hash.
     pub hash_keys: [u64; 2],
+}
+
+/// The index of an engine among those of its process. The engine holds the items of its keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EngineIndex(pub u16);
+
+impl EngineIndex {
+    /// The number of the engine, as the place of a thing that each engine has.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for EngineIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 /// The hashes of a key.
@@ -84,36 +104,36 @@ impl<'k> Key<'k> {
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHasher {
     secret: SipHasher13,
-    /// Shards that own keys.
-    shards: u32,
+    /// Engines that own keys.
+    engines: u32,
     /// The number of the first one.
     first: u16,
 }
 
 impl KeyHasher {
-    /// The hasher of a process with `shards` shards.
+    /// The hasher of a process with `engines` engines.
     ///
-    /// Panics: if there is no shard, or if there are more shards than partitions.
-    pub fn new(seeds: Seeds, shards: u16) -> Self {
-        assert!(shards > 0 && u32::from(shards) <= PARTITIONS, "each shard owns a partition");
+    /// Panics: if there is no engine, or if there are more engines than partitions.
+    pub fn new(seeds: Seeds, engines: u16) -> Self {
+        assert!(engines > 0 && u32::from(engines) <= PARTITIONS, "each engine owns a partition");
         let secret = SipHasher13::new_with_keys(seeds.hash_keys[0], seeds.hash_keys[1]);
-        Self { secret, shards: u32::from(shards), first: 0 }
+        Self { secret, engines: u32::from(engines), first: 0 }
     }
 
-    /// The same hasher for a process in which the first `count` shards own no key.
+    /// The same hasher for a process in which the first `count` engines own no key.
     #[must_use]
     pub const fn behind(self, count: u16) -> Self {
         Self { first: count, ..self }
     }
 
-    /// The shards that own keys.
+    /// The engines that own keys.
     pub fn owners(&self) -> Range<u16> {
-        let count = u16::try_from(self.shards).expect("at most as many as partitions");
+        let count = u16::try_from(self.engines).expect("at most as many as partitions");
         debug_assert!(count > 0, "each key has an owner");
         self.first..self.first + count
     }
 
-    /// The key with its hashes. The public hash is computed only if there is more than one shard.
+    /// The key with its hashes. The public hash is computed only if there is more than one engine.
     ///
     /// Panics: when the key's length breaks I1. The parser must have refused such a key.
     #[inline]
@@ -131,25 +151,25 @@ impl KeyHasher {
 
     #[inline]
     fn partition(&self, bytes: &[u8]) -> u16 {
-        if self.shards == 1 {
+        if self.engines == 1 {
             return 0;
         }
         let hash = rapidhash::v3::rapidhash_v3(bytes);
         u16::try_from(hash >> (64 - PARTITIONS.trailing_zeros())).expect("12 bits")
     }
 
-    /// Whether a shard owns keys.
+    /// Whether an engine owns keys.
     #[inline]
-    pub const fn owns_keys(&self, shard: u16) -> bool {
-        shard >= self.first
+    pub const fn owns_keys(&self, engine: EngineIndex) -> bool {
+        engine.0 >= self.first
     }
 
-    /// The shard that owns a key. Each shard owns a run of partitions, in the order of the shards.
-    /// The runs are equal, up to one partition.
+    /// The engine that owns a key. Each engine owns a run of partitions, in the order of the
+    /// engines. The runs are equal, up to one partition.
     #[inline]
-    pub fn owner(&self, hashes: KeyHashes) -> u16 {
-        let owner = u32::from(hashes.partition) * self.shards / PARTITIONS;
-        self.first + u16::try_from(owner).expect("at most 4096 shards")
+    pub fn owner(&self, hashes: KeyHashes) -> EngineIndex {
+        let owner = u32::from(hashes.partition) * self.engines / PARTITIONS;
+        EngineIndex(self.first + u16::try_from(owner).expect("at most 4096 engines"))
     }
 }
 
@@ -158,12 +178,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shard_owns_about_its_share_of_the_keys() {
+    fn every_engine_owns_about_its_share_of_the_keys() {
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 7);
         let mut owned = [0u32; 7];
         for key in 0..70_000u32 {
             let key = format!("key-{key}");
-            owned[usize::from(hasher.owner(hasher.key(key.as_bytes()).hashes()))] += 1;
+            owned[hasher.owner(hasher.key(key.as_bytes()).hashes()).number()] += 1;
         }
         assert!(owned.iter().all(|count| (9_500..10_500).contains(count)), "{owned:?}");
         assert_eq!((hasher.owners(), hasher.behind(3).owners()), (0..7, 3..10));

@@ -56,7 +56,7 @@ pub use extensions::{BATCH_MAX, Evicted, Extensions, Lookup, Room};
 pub use guesses::ReadGuesses;
 pub use heap::{HeapCommon, HeapEntry, HeapItem, HeapMap, HeapUpload, HeapValue, NoReader};
 pub use item::{Facts, ItemView, Wanted};
-pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
+pub use key::{EngineIndex, KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};
 pub use opening::{OpenEngines, Opening};
 pub use operation::{

@@ -19,7 +19,8 @@ use kachel_engine::{
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
 use kachel_net::{
-    ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, REPLY_DATAGRAMS_MAX, Users,
+    ClientLimits, ClientProtocol, CoreIndex, Endpoint, EndpointIndex, Endpoints,
+    REPLY_DATAGRAMS_MAX, Users,
 };
 use kachel_options::{
     CoreChoice, IoChoice, KACHEL_VERSION, ListenTls, MEMCACHED_VERSION, Protocol, Reads,
@@ -589,7 +590,7 @@ fn pin(id: u16) -> Option<usize> {
 /// Makes a shard, with an I/O backend that was opened on the thread that uses it.
 fn make<I: Files, E: FileEngine>(plan: &Plan<E>, id: u16, io: I) -> Shard<I, SystemClock, E> {
     let (shared, engines) = (Arc::clone(&plan.shared), Arc::clone(&plan.engines));
-    let options = ShardOptions { id, hasher: plan.hasher, origin: plan.origin };
+    let options = ShardOptions { core: CoreIndex(id), hasher: plan.hasher, origin: plan.origin };
     Shard::new(io, SystemClock, engines, options, shared)
 }
 

@@ -73,7 +73,7 @@ fn first_port(server: &Server) -> u16 {
 /// The shard that owns a key. The secret keys play no part in it.
 fn shard_of(key: &str, shards: u16) -> u16 {
     let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, shards);
-    hasher.owner(hasher.key(key.as_bytes()).hashes())
+    hasher.owner(hasher.key(key.as_bytes()).hashes()).0
 }
 
 /// The number of requests that needed another shard than the one that serves their client.

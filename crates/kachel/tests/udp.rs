@@ -217,8 +217,8 @@ fn a_key_is_served_at_the_udp_port_of_its_shard_by_no_other_shard() {
             (0..SHARDS).map(|n| UdpClient::at(port + 1 + n)).collect();
         for number in 0..200 {
             let key = format!("key-{number}");
-            let shard = hasher.owner(hasher.key(key.as_bytes()).hashes());
-            let client = &mut clients[usize::from(shard)];
+            let owner = hasher.owner(hasher.key(key.as_bytes()).hashes());
+            let client = &mut clients[owner.number()];
             assert_eq!(client.ask(&set(&key, b"17")), b"STORED\r\n");
             assert_eq!(client.ask(format!("incr {key} 5\r\n").as_bytes()), b"22\r\n");
         }

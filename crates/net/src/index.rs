@@ -1,4 +1,4 @@
-//! The indices of clients: of connections, and of exchanges.
+//! The indices of clients: of connections, and of exchanges; and of the cores that serve them.
 //!
 //! Upstream:   `connections` numbers connections by their sockets; `exchange` numbers exchanges.
 //! Downstream: a reply slot stores the index of its client; the lists of `shard` contain indices.
@@ -18,8 +18,14 @@
 //! - I1  The number of a connection is below `FIRST_EXCHANGE`. No socket has a greater one: that
 //!   would need as many connections.
 
+use std::fmt;
+
 /// The number of the first exchange among all clients (I1).
 const FIRST_EXCHANGE: u32 = 1 << 31;
+
+/// The index of a core: of one of the threads of a process that serve clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CoreIndex(pub u16);
 
 /// The index of a connection of one shard: of a client that has a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +38,21 @@ pub struct ExchangeIndex(pub(crate) u32);
 /// The index of a client of one shard, whose requests are served: a connection or an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientIndex(u32);
+
+impl CoreIndex {
+    /// The number of the core, as the place of a thing that each core has.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for CoreIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl ExchangeIndex {
     /// The number of the exchange. It is below [`crate::EXCHANGES_MAX`].

@@ -47,7 +47,7 @@ pub use exchange::{
     Asker, DATAGRAM_REPLY_BYTES_MAX, EXCHANGES_MAX, Exchanges, REPLY_DATAGRAMS_MAX, ReplyState,
 };
 pub use holding::{Holding, SlowHolder};
-pub use index::{ClientIndex, ConnectionIndex, ExchangeIndex};
+pub use index::{ClientIndex, ConnectionIndex, CoreIndex, ExchangeIndex};
 pub use input::{Input, Resume, add_to_tail};
 pub use limits::{
     BEGUN_BYTES_MAX, BLOCK_SECONDS_MAX, ClientLimits, DATA_BYTES_PER_SECOND_MIN,

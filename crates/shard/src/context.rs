@@ -7,8 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use kachel_engine::{ClockOrigin, DeadFound, KeyHasher, Now};
-use kachel_net::Attempts;
+use kachel_engine::{ClockOrigin, DeadFound, EngineIndex, KeyHasher, Now};
+use kachel_net::{Attempts, CoreIndex};
 use kachel_stdx::Place;
 
 use crate::cores::process::Shared;
@@ -24,8 +24,8 @@ const TO_WAKE_AT_FIRST: usize = 64;
 /// The facts about one shard, and the time of this tick.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// The shard's number.
-    pub(crate) id: u16,
+    /// The index of this core.
+    pub(crate) core: CoreIndex,
     /// What all shards of the process share.
     pub(crate) shared: Arc<Shared>,
     /// This shard's counters: only its thread adds to them.
@@ -57,14 +57,14 @@ pub(crate) struct Context {
     /// The operations on files that the backend of this core carries out.
     pub(crate) files_in_flight: Cell<u32>,
     /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
-    to_wake: RefCell<Vec<u16>>,
+    to_wake: RefCell<Vec<CoreIndex>>,
 }
 
 impl Context {
     /// Makes the context of a shard of `shared`, on a core that is registered at `place`.
     #[expect(clippy::too_many_arguments, reason = "the parts of a shard are made in one place")]
     pub(crate) fn new(
-        id: u16,
+        core: CoreIndex,
         shared: Arc<Shared>,
         hasher: KeyHasher,
         origin: ClockOrigin,
@@ -73,11 +73,11 @@ impl Context {
         log: Log,
         work: WorkMeter,
     ) -> Self {
-        let counters = Arc::clone(&shared.counters[usize::from(id)]);
+        let counters = Arc::clone(&shared.counters[core.number()]);
         let now = Cell::new(origin.start());
         let to_wake = RefCell::new(Vec::with_capacity(TO_WAKE_AT_FIRST));
         Self {
-            id,
+            core,
             shared,
             counters,
             hasher,
@@ -98,8 +98,8 @@ impl Context {
     }
 
     /// Notes that this core must wake another one.
-    pub(crate) fn note_wake(&self, core: u16) {
-        debug_assert!(core != self.id && core < self.shards(), "another core of this process");
+    pub(crate) fn note_wake(&self, core: CoreIndex) {
+        debug_assert!(core != self.core && core.0 < self.cores(), "another core of this process");
         let mut to_wake = self.to_wake.borrow_mut();
         if !to_wake.contains(&core) {
             to_wake.push(core);
@@ -113,7 +113,7 @@ impl Context {
 
     /// The next core that this one must wake. Cost: a load, if there is none.
     #[inline]
-    pub(crate) fn next_to_wake(&self) -> Option<u16> {
+    pub(crate) fn next_to_wake(&self) -> Option<CoreIndex> {
         self.to_wake.borrow_mut().pop()
     }
 
@@ -184,22 +184,34 @@ impl Context {
     /// Changes the logins of the process that fail or wait (`throttle`), and notes the other shards
     /// that it must wake.
     pub(crate) fn change_attempts<T>(&self, change: impl FnOnce(&mut Attempts) -> T) -> T {
-        self.shared.throttle.change(change, |shard| {
-            if shard != self.id {
-                self.note_wake(shard);
+        self.shared.throttle.change(change, |core| {
+            if core != self.core {
+                self.note_wake(core);
             }
         })
     }
 
-    /// The number of shards of the process.
+    /// The number of cores of the process.
     #[inline]
-    pub(crate) fn shards(&self) -> u16 {
+    pub(crate) fn cores(&self) -> u16 {
         self.shared.options.shards
     }
 
-    /// The other shards of the process.
-    pub(crate) fn others(&self) -> impl Iterator<Item = u16> + use<> {
-        let own = self.id;
-        (0..self.shards()).filter(move |shard| *shard != own)
+    /// The number of engines of the process.
+    #[inline]
+    pub(crate) fn engines(&self) -> u16 {
+        self.shared.options.shards
+    }
+
+    /// The engine of this core.
+    #[inline]
+    pub(crate) const fn own_engine(&self) -> EngineIndex {
+        EngineIndex(self.core.0)
+    }
+
+    /// The other cores of the process.
+    pub(crate) fn others(&self) -> impl Iterator<Item = CoreIndex> + use<> {
+        let own = self.core;
+        (0..self.cores()).map(CoreIndex).filter(move |core| *core != own)
     }
 }

@@ -7,7 +7,7 @@
 //! shard finds the change, or is woken (`mailboxes`, M1; `engines`, E4; `calls`, K2; `fences`, F2).
 //! This file cites the invariants of `tick`, too.
 
-use kachel_engine::Engine;
+use kachel_engine::{Engine, EngineIndex};
 use kachel_io::Wait;
 
 use crate::clients::Clients;
@@ -37,16 +37,16 @@ impl<E: Engine> Resting<'_, E> {
     pub(crate) fn has_visitors(&self) -> bool {
         let Self { engines, context, .. } = self;
         debug_assert!(!context.owes_wakes(), "mailboxes, M2");
-        !engines.mailboxes().is_empty(context.id)
-            || context.log.is_on() && context.shared.watchers.have_come(context.id)
-            || engines.are_left(context.id)
+        !engines.mailboxes().is_empty(context.core)
+            || context.log.is_on() && context.shared.watchers.have_come(context.core)
+            || engines.are_left(context.own_engine())
     }
 
     /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
     /// a login that waits (`turns`, T1), or until the engine wants to be entered.
     pub(crate) fn longest_sleep(&self) -> Wait {
         let Self { context, engines, late, clients, .. } = self;
-        let wait = match context.id {
+        let wait = match context.core.0 {
             _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
             _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
             0 => Wait::AtMostNs(SLEEP_NS_QUIET),
@@ -55,7 +55,7 @@ impl<E: Engine> Resting<'_, E> {
         let now_ns = context.now_ns();
         // A deadline that has passed waits for the core that holds the engine (`may_enter`).
         let deadline_ns =
-            engines.deadline_ns(context.id).filter(|deadline_ns| *deadline_ns > now_ns);
+            engines.deadline_ns(context.own_engine()).filter(|deadline_ns| *deadline_ns > now_ns);
         let next_ns = clients.next_login_ns(context).into_iter().chain(deadline_ns).min();
         next_ns.map_or(wait, |next_ns| wait.at_most_ns(next_ns.saturating_sub(now_ns)))
     }
@@ -67,7 +67,7 @@ impl<E: Engine> Resting<'_, E> {
         let Self { engines, context, clients, .. } = self;
         !clients.fences.is_empty()
             && clients.fences.lowest().fold(false, |is_reached, fence| {
-                engines.await_advance(fence.engine, context.id);
+                engines.await_advance(EngineIndex(fence.engine), context.core);
                 is_reached | engines.is_reached(fence) // Each is awaited.
             })
     }
@@ -78,6 +78,6 @@ impl<E: Engine> Resting<'_, E> {
     pub(crate) fn may_enter(&self, is_upkeep_held: bool) -> bool {
         let Self { engines, context, .. } = self;
         let is_called = engines.are_called(context);
-        (is_called || is_upkeep_held) && !engines.want(context.id)
+        (is_called || is_upkeep_held) && !engines.want(context.own_engine())
     }
 }

@@ -45,9 +45,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
+use kachel_engine::{ClockOrigin, Common as _, Engine, EngineIndex, KeyHasher};
 use kachel_io::{Clock, Event, Files, Io, Wait};
-use kachel_net::{CloseReason, Connection, ConnectionIndex, EndpointIndex};
+use kachel_net::{CloseReason, Connection, ConnectionIndex, CoreIndex, EndpointIndex};
 
 use crate::admin::crawl::Crawling;
 use crate::clients::Clients;
@@ -80,8 +80,8 @@ const EVENTS_AT_FIRST: usize = 1024;
 /// The options of one shard.
 #[derive(Debug)]
 pub struct ShardOptions {
-    /// The number of the shard, from 0 on.
-    pub id: u16,
+    /// The core of the shard.
+    pub core: CoreIndex,
     /// Computes the hashes of keys. All shards and their engines use the same hasher.
     pub hasher: KeyHasher,
     /// The time at which the process began.
@@ -154,21 +154,21 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         options: ShardOptions,
         shared: Arc<Shared>,
     ) -> Self {
+        let ShardOptions { core, hasher, origin } = options;
         let shards = shared.options.shards;
-        assert!(options.id < shards, "a shard is one of those of its process");
-        let core = engines.common().register_core();
-        let core = core.expect("the engines have a place for each shard's core");
-        let ShardOptions { id, hasher, origin } = options;
+        assert!(core.0 < shards, "a core is one of those of its process");
+        let reader = engines.common().register_core();
+        let reader = reader.expect("the engines have a place for each core");
         let sizes = Sizes::new(engines.common());
         let log = Log::new(shared.options.plain.log_bytes_max, engines.last_dead().to_vec());
         let clock = Rc::new(clock);
         let work = WorkMeter::new(Rc::<C>::clone(&clock));
-        let context = Context::new(id, shared, hasher, origin, core.place(), sizes, log, work);
+        let context = Context::new(core, shared, hasher, origin, reader.place(), sizes, log, work);
         let balance = Balance::new(&context);
-        engines.mailboxes().set_waker(id, io.waker());
+        engines.mailboxes().set_waker(core, io.waker());
         // The engine of a warm restart has items from the start.
-        let counters = &context.shared.counters[usize::from(id)];
-        engines.inspect(id, |engine| counters.publish(&engine.stats()));
+        let counters = &context.shared.counters[core.number()];
+        engines.inspect(context.own_engine(), |engine| counters.publish(&engine.stats()));
         Self {
             io,
             clock,
@@ -185,7 +185,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             datagrams: Datagrams::default(),
             late: LateClients::new(),
             balance,
-            core: Core::new(core),
+            core: Core::new(reader),
             events: Vec::with_capacity(EVENTS_AT_FIRST),
             completed: Completed::new(),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
@@ -221,8 +221,8 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// Counts what the shard holds now. Cost: a read of each connection. Waits until no core holds
     /// the engine.
     pub fn holdings(&self) -> Holdings {
-        let stats = self.engines.inspect(self.context.id, E::stats);
-        let delayed = self.engines.delayed_count(self.context.id);
+        let stats = self.engines.inspect(self.context.own_engine(), E::stats);
+        let delayed = self.engines.delayed_count(self.context.own_engine());
         Holdings::of::<E>(&self.clients, &self.uploads, delayed, &stats)
     }
 
@@ -266,7 +266,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             return Wait::Now;
         }
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
-        self.engines.mailboxes().sleeper(self.context.id).prepare_sleep();
+        self.engines.mailboxes().sleeper(self.context.core).prepare_sleep();
         let resting = self.resting();
         let is_called = self.crawling.is_called(&self.context) || resting.awaits_no_fence();
         if resting.has_visitors() || is_called || resting.may_enter(self.upkeep == Upkeep::Held) {
@@ -312,7 +312,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     fn poll(&mut self, wait: Wait) -> std::io::Result<()> {
         self.events.clear();
         let polled = self.io.poll(wait, &mut self.events);
-        self.engines.mailboxes().sleeper(self.context.id).cancel();
+        self.engines.mailboxes().sleeper(self.context.core).cancel();
         self.context.file_room.set(self.io.file_room());
         if polled.is_err() {
             self.acceptor.stop();
@@ -413,7 +413,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// Takes the answers to requests that were parked. Returns whether another core has brought
     /// anything.
     fn take_answers(&mut self) -> bool {
-        let came = !self.engines.mailboxes().is_empty(self.context.id);
+        let came = !self.engines.mailboxes().is_empty(self.context.core);
         if came {
             self.late.note_event();
             self.deliver_answers();
@@ -505,10 +505,10 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
 
     #[cold]
     fn send_some_lines(&mut self) {
-        let Context { id, log, shared, counters, .. } = &self.context;
+        let Context { core: own, log, shared, counters, .. } = &self.context;
         if log.has_lines() {
             log.hand_on(&shared.watchers, counters, |core| {
-                if core != *id {
+                if core != *own {
                     self.context.note_wake(core);
                 }
             });
@@ -537,7 +537,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
 
     /// Has the engine do a step of upkeep. If another core holds the engine, that core does it.
     fn maintain(&mut self) {
-        match self.engines.take(self.context.id, &self.context) {
+        match self.engines.take(self.context.own_engine(), &self.context) {
             Some(mut engine) => {
                 let is_due = engine.maintain(&self.context.now()) > 0;
                 self.upkeep = if is_due { Upkeep::Due } else { Upkeep::Nothing };
@@ -548,7 +548,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             None if self.upkeep != Upkeep::Nothing => self.upkeep = Upkeep::Held,
             None => {}
         }
-        if std::mem::take(&mut self.is_new_second) && self.context.id == 0 {
+        if std::mem::take(&mut self.is_new_second) && self.context.core == CoreIndex(0) {
             count_answered(&self.context, &mut self.answered_by_copies);
             if self.engines.are_open_to_all() {
                 self.maintain_others();
@@ -569,16 +569,16 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// because there may be more (I3).
     fn maintain_others(&self) {
         let Self { context, engines, .. } = self;
-        debug_assert!(context.id == 0, "I3: there is one timekeeper");
-        for shard in context.others() {
-            debug_assert!(shard != context.id, "its own engine has its own step");
-            let Some(mut engine) = engines.take(shard, context) else { continue };
+        debug_assert!(context.core == CoreIndex(0), "I3: there is one timekeeper");
+        for core in context.others() {
+            debug_assert!(core != context.core, "its own engine has its own step");
+            let Some(mut engine) = engines.take(EngineIndex(core.0), context) else { continue };
             if engine.maintain(&context.now()) == 0 {
                 engine.release_unchanged();
                 continue;
             }
             drop(engine); // Waking a core is a system call (engines, E1).
-            engines.mailboxes().wake(shard);
+            engines.mailboxes().wake(core);
         }
     }
 
@@ -633,7 +633,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         let is_over = self.context.shared.is_over()
             && !self.acceptor.has_rejected()
             && !self.is_left
-            && self.engines.is_idle(self.context.id)
+            && self.engines.is_idle(self.context.own_engine())
             && !self.records.are_away()
             && self.context.files_in_flight.get() == 0 // files, S4
             && !self.context.has_outgoing.get();

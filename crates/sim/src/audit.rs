@@ -4,7 +4,7 @@
 //! Upstream:   `run`, when every shard sleeps.
 //! Downstream: an error that describes the difference.
 
-use kachel_engine::Common as _;
+use kachel_engine::{Common as _, EngineIndex};
 
 use crate::server::Server;
 use crate::subject::Subject;
@@ -19,7 +19,8 @@ pub(crate) fn is_empty<E: Subject>(server: &Server<E>) -> bool {
 /// Errors: something is left over.
 pub(crate) fn audit_clients<E: Subject>(server: &Server<E>) -> Result<(), String> {
     for (number, held) in (0..).zip(server.world.holdings()) {
-        let tickets = server.world.engines.inspect(number, |engine| engine.delays().tickets);
+        let tickets =
+            server.world.engines.inspect(EngineIndex(number), |engine| engine.delays().tickets);
         let counters = &server.world.shared.counters[usize::from(number)];
         let left = [
             ("connections", held.connections),

@@ -3,6 +3,8 @@
 //! Upstream:   `run`, which passes the server with its counters.
 //! Downstream: `main`, which adds up all runs and names each run that covered too little.
 
+use kachel_engine::EngineIndex;
+
 use crate::client::Tally;
 use crate::options::{Fault, Options};
 use crate::record::Judged;
@@ -99,7 +101,7 @@ impl Coverage {
             seen.stalled += counters.conn_yields.value();
             seen.parked += counters.parked.value();
             seen.too_large += counters.store_too_large.value();
-            let delays = engines.inspect(number, E::delays);
+            let delays = engines.inspect(EngineIndex(number), E::delays);
             seen.delayed_before += delays.before;
             seen.delayed_after += delays.after;
             seen.reads_beside += counters.reads_beside.value();

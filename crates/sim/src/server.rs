@@ -24,7 +24,7 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{Common as _, LeaseOptions, OpenEngines, Seeds};
+use kachel_engine::{Common as _, EngineIndex, LeaseOptions, OpenEngines, Seeds};
 use kachel_io::Wait;
 use kachel_shard::{Engines, Hold, PlainOptions, Turn};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
@@ -279,7 +279,7 @@ impl<E: Subject> Server<E> {
                 *until_ns = now_ns + dice.below(longest_ns);
             }
             if *until_ns > now_ns {
-                held.push(engines.hold(shard));
+                held.push(engines.hold(EngineIndex(shard)));
             }
         }
         assert!(held.iter().all(Option::is_some), "ticks do not overlap");

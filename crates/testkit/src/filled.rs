@@ -86,7 +86,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Filled<KEY_BYTES, VALUE_B
         for number in 0..items {
             let key = key(number);
             let owner = hasher.owner(hasher.key(&key).hashes());
-            filled[usize::from(owner)].store(&key);
+            filled[owner.number()].store(&key);
         }
         let stored = |filled: &Self| filled.cache.stats().items;
         assert!(filled.iter().map(stored).sum::<u64>() == items, "I1: nothing was evicted");

@@ -23,7 +23,9 @@ use kachel_engine::{
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, DatagramPeer, DatagramSocketId, ListenerId, ManualClock, Peer, ThreadTime};
-use kachel_net::{ClientLimits, ClientProtocol, Endpoint, Endpoints, REPLY_DATAGRAMS_MAX};
+use kachel_net::{
+    ClientLimits, ClientProtocol, CoreIndex, Endpoint, Endpoints, REPLY_DATAGRAMS_MAX,
+};
 pub use kachel_shard::PlainOptions;
 use kachel_shard::{
     Certificates, ClosedClient, Counter, Counters, Engines, FileEngine, Holdings, PipeControl,
@@ -259,7 +261,7 @@ impl<A: Around, E: FileEngine> World<A, E> {
         let shards: Vec<_> = (0..options.shards)
             .zip(endpoints)
             .map(|(id, endpoint)| {
-                let shard = ShardOptions { id, hasher, origin };
+                let shard = ShardOptions { core: CoreIndex(id), hasher, origin };
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
                 let ran_ns = Rc::clone(&ran_ns[usize::from(id)]);
                 let clock = ShardClock { clock: clock.clone(), lag_ns, ran_ns };

@@ -97,7 +97,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         let mut hashed = [None; BATCH_MAX];
         for (place, probe) in hashed.iter_mut().zip(probes) {
             let key = self.hasher.key(&probe.key);
-            *place = Some((key, self.hasher.owner(key.hashes()), probe.stores));
+            *place = Some((key, self.hasher.owner(key.hashes()).0, probe.stores));
         }
         let requests = || hashed[..probes.len()].iter().flatten();
         let lookup = |key: &Key<'_>| Lookup { secret_hash: key.secret_hash(), value: true };
@@ -139,7 +139,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         }
         for index in (0..probes.len()).filter(|index| stores_beside >> index & 1 == 1) {
             let key = self.hasher.key(&probes[index].key);
-            self.store_or_park(self.hasher.owner(key.hashes()), &probes[index].key, core);
+            self.store_or_park(self.hasher.owner(key.hashes()).0, &probes[index].key, core);
         }
     }
 
@@ -156,7 +156,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
     /// Gives the key of `probe` a number as its value.
     pub(crate) fn make_number(&self, probe: &Probe<KEY_BYTES>) {
         let key = self.hasher.key(&probe.key);
-        let mut held = self.hold(self.hasher.owner(key.hashes()));
+        let mut held = self.hold(self.hasher.owner(key.hashes()).0);
         let operation = Operation::set(key, 1, Ttl(0));
         let done = apply(&mut held.cache, &operation, &mut Block::Bytes(b"0"), &self.now);
         done.expect("there is room for a number");
@@ -166,7 +166,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
     /// Executes [`BATCH_MAX`] changes of the key of `probe` under one lock.
     pub(crate) fn change(&self, probe: &Probe<KEY_BYTES>, change: Change) {
         let key = self.hasher.key(&probe.key);
-        let mut held = self.hold(self.hasher.owner(key.hashes()));
+        let mut held = self.hold(self.hasher.owner(key.hashes()).0);
         let up = ArithmeticTerms {
             direction: Direction::Up,
             delta: 1,

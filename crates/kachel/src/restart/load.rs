@@ -199,7 +199,7 @@ impl Loader<'_> {
         let mut batches = vec![Vec::new(); self.caches.len()];
         head.show(bytes, |item, value| {
             let key = self.hasher.key(item.key);
-            let owner = usize::from(self.hasher.owner(key.hashes()));
+            let owner = self.hasher.owner(key.hashes()).number();
             batches[owner].push((key, *item, value));
             if batches[owner].len() == BATCH_MAX {
                 self.restore(owner, &mut batches[owner], &now, counts);

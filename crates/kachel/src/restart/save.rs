@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Mutex, PoisonError};
 
 use kachel_cache::{BlockBuilder, Cache, FileHead, HEAD_BYTES};
-use kachel_engine::Now;
+use kachel_engine::{EngineIndex, Now};
 use kachel_io::SystemClock;
 use kachel_shard::Engines;
 use kachel_stdx::plural;
@@ -83,7 +83,7 @@ fn write_all(
 ) -> io::Result<u64> {
     lock(writer).file.write_all(&[0; HEAD_BYTES])?;
     let save = |shard| {
-        let saved = engines.with_idle(shard, |cache| {
+        let saved = engines.with_idle(EngineIndex(shard), |cache| {
             let mut block = BlockBuilder::default();
             cache.save(&now, |item, value| {
                 if block.is_full_for(value.bytes()) {

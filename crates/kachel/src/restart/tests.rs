@@ -91,7 +91,7 @@ fn no_change_of_a_file_loads_a_wrong_item() {
             is_main: false,
         };
         let now = first.now();
-        let owner = usize::from(first.hasher.owner(key.hashes()));
+        let owner = first.hasher.owner(key.hashes()).number();
         let restored = first.caches[owner].restore(&key, &item, &[number as u8; 9], &now);
         assert_eq!(restored, kachel_cache::Restored::Stored);
     }

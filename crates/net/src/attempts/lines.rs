@@ -14,13 +14,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{AddressGroup, LoginTurn};
-use crate::index::ConnectionIndex;
+use crate::index::{ConnectionIndex, CoreIndex};
 
 /// The connection of a login that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginWaiter {
     /// The core that serves it.
-    pub core: u16,
+    pub core: CoreIndex,
     /// Its index there.
     pub connection: ConnectionIndex,
 }
@@ -59,7 +59,7 @@ struct Line {
 struct Listed {
     count: ByCount,
     /// The core of its first login, and when a check is free. `None` while a login is called (W2).
-    due: Option<(u16, u64)>,
+    due: Option<(CoreIndex, u64)>,
 }
 
 /// Orders lines by their number of logins, then by the age of their last login. The last login of
@@ -91,7 +91,7 @@ pub(super) struct Lines {
     /// The number of logins in all lines.
     count: usize,
     /// The cores whose next call may have another time.
-    changed: Vec<u16>,
+    changed: Vec<CoreIndex>,
 }
 
 impl Lines {
@@ -154,7 +154,7 @@ impl Lines {
         let (turn, waiter) = line.waiting.pop_last().expect("a line has a login");
         self.count -= 1;
         self.note_asked(turn);
-        self.cores[usize::from(waiter.core)].displaced.push((turn, waiter.connection));
+        self.cores[waiter.core.number()].displaced.push((turn, waiter.connection));
         self.note_changed(waiter.core);
     }
 
@@ -177,22 +177,22 @@ impl Lines {
             let is_gone = self.by_count.remove(&count);
             debug_assert!(is_gone, "W1");
             if let Some((core, free_ns)) = due {
-                self.cores[usize::from(core)].due.remove(&(free_ns, group));
+                self.cores[core.number()].due.remove(&(free_ns, group));
                 self.note_changed(core);
             }
         }
         if let Some(Listed { count, due }) = now {
             self.by_count.insert(count);
             if let Some((core, free_ns)) = due {
-                self.cores[usize::from(core)].due.insert((free_ns, group));
+                self.cores[core.number()].due.insert((free_ns, group));
                 self.note_changed(core);
             }
         }
     }
 
     /// See [`super::Attempts::call`].
-    pub(super) fn call(&mut self, core: u16, now_ns: u64) -> Option<CalledLogin> {
-        let calls = &mut self.cores[usize::from(core)];
+    pub(super) fn call(&mut self, core: CoreIndex, now_ns: u64) -> Option<CalledLogin> {
+        let calls = &mut self.cores[core.number()];
         if let Some((turn, connection)) = calls.displaced.pop() {
             self.note_changed(core);
             return Some(CalledLogin { connection, turn, call: LoginCall::Displaced });
@@ -212,18 +212,18 @@ impl Lines {
     }
 
     /// See [`super::Attempts::next_ns`].
-    pub(super) fn next_ns(&self, core: u16) -> Option<u64> {
-        let Calls { due, displaced } = &self.cores[usize::from(core)];
+    pub(super) fn next_ns(&self, core: CoreIndex) -> Option<u64> {
+        let Calls { due, displaced } = &self.cores[core.number()];
         if displaced.is_empty() { due.first().map(|(free_ns, _)| *free_ns) } else { Some(0) }
     }
 
     /// See [`super::Attempts::take_changed`].
-    pub(super) fn take_changed(&mut self) -> Option<u16> {
+    pub(super) fn take_changed(&mut self) -> Option<CoreIndex> {
         self.changed.pop()
     }
 
-    fn note_changed(&mut self, core: u16) {
-        debug_assert!(usize::from(core) < self.cores.len(), "a core of this process");
+    fn note_changed(&mut self, core: CoreIndex) {
+        debug_assert!(core.number() < self.cores.len(), "a core of this process");
         if !self.changed.contains(&core) {
             self.changed.push(core);
         }

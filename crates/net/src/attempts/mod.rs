@@ -44,6 +44,7 @@ use std::cmp::Reverse;
 use kachel_io::Peer;
 
 use crate::address_key::AddressKey;
+use crate::index::CoreIndex;
 use crate::users::Users;
 use lines::Lines;
 pub use lines::{CalledLogin, LoginCall, LoginWaiter};
@@ -191,18 +192,18 @@ impl Attempts {
     /// Returns the next login of a core whose wait is over at `now_ns`. A login whose turn has come
     /// must soon ask again ([`Self::take`]) or leave, because no other login of its group is called
     /// before that.
-    pub fn call(&mut self, core: u16, now_ns: u64) -> Option<CalledLogin> {
+    pub fn call(&mut self, core: CoreIndex, now_ns: u64) -> Option<CalledLogin> {
         self.lines.call(core, now_ns)
     }
 
     /// When [`Self::call`] next returns a login of this core, if nothing else happens (I5).
     #[must_use]
-    pub fn next_ns(&self, core: u16) -> Option<u64> {
+    pub fn next_ns(&self, core: CoreIndex) -> Option<u64> {
         self.lines.next_ns(core)
     }
 
     /// A core whose [`Self::next_ns`] may have changed since it was last taken here (I5).
-    pub fn take_changed(&mut self) -> Option<u16> {
+    pub fn take_changed(&mut self) -> Option<CoreIndex> {
         self.lines.take_changed()
     }
 

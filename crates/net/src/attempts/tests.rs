@@ -26,12 +26,14 @@ fn attempts() -> Attempts {
 
 /// A connection of a core.
 fn at(core: u16, connection: u32) -> LoginWaiter {
-    LoginWaiter { core, connection: ConnectionIndex(connection) }
+    LoginWaiter { core: CoreIndex(core), connection: ConnectionIndex(connection) }
 }
 
 /// The logins that core 0 is called for.
 fn called(attempts: &mut Attempts, now_ns: u64) -> Vec<(LoginTurn, LoginCall)> {
-    std::iter::from_fn(|| attempts.call(0, now_ns)).map(|one| (one.turn, one.call)).collect()
+    std::iter::from_fn(|| attempts.call(CoreIndex(0), now_ns))
+        .map(|one| (one.turn, one.call))
+        .collect()
 }
 
 fn newcomer(group: AddressGroup) -> LoginAttempt {
@@ -149,7 +151,7 @@ fn the_fewest_failures_then_those_that_wait_for_the_reply_then_the_newest_are_ne
         order.push(next);
     }
     assert_eq!(order, [4, 2, 5, 1, 0, 6, 3].map(|one| turns[one]));
-    assert_eq!((attempts.lines.count(), attempts.next_ns(0)), (0, None));
+    assert_eq!((attempts.lines.count(), attempts.next_ns(CoreIndex(0))), (0, None));
 }
 
 #[test]
@@ -163,7 +165,7 @@ fn too_many_that_wait_displace_the_last() {
     assert_ne!(group, other);
     assert_eq!(told(&mut attempts, other, 0, 9), CHECKS_AT_ONCE, "another group");
     assert_eq!(attempts.lines.count(), GROUP_WAITING_MAX);
-    assert_eq!((attempts.next_ns(0), attempts.next_ns(1)), (Some(0), None));
+    assert_eq!((attempts.next_ns(CoreIndex(0)), attempts.next_ns(CoreIndex(1))), (Some(0), None));
     let displaced: BTreeSet<LoginTurn> = called(&mut attempts, 0)
         .into_iter()
         .map(|(turn, call)| {
@@ -173,7 +175,7 @@ fn too_many_that_wait_displace_the_last() {
         .collect();
     assert_eq!(displaced, turns[..10].iter().copied().collect());
     turns.iter().for_each(|turn| attempts.leave(*turn));
-    assert_eq!((attempts.lines.count(), attempts.next_ns(0)), (0, None));
+    assert_eq!((attempts.lines.count(), attempts.next_ns(CoreIndex(0))), (0, None));
 }
 
 /// Eight groups fill all places, and the one login of a ninth group keeps its place.
@@ -217,19 +219,23 @@ fn the_core_of_the_next_login_knows_when_its_turn_comes() {
     let group = group_of("10.0.0.7:1000");
     told(&mut attempts, group, 0, 9);
     let changed = |attempts: &mut Attempts| -> BTreeSet<u16> {
-        std::iter::from_fn(|| attempts.take_changed()).collect()
+        std::iter::from_fn(|| attempts.take_changed()).map(|core| core.0).collect()
     };
     changed(&mut attempts);
     let mut wait = |core| attempts.take(newcomer(group), at(core, 7), 0).expect_err("none");
     let [last, next] = [1, 2].map(&mut wait);
-    let times = |attempts: &Attempts| [1, 2].map(|core| attempts.next_ns(core));
+    let times = |attempts: &Attempts| [1, 2].map(|core| attempts.next_ns(CoreIndex(core)));
     assert_eq!(times(&attempts), [None, Some(CHECK_NS)], "only the first is due");
     assert_eq!(changed(&mut attempts), [1, 2].into(), "the first was another before");
-    assert_eq!(attempts.call(2, CHECK_NS - 1), None);
+    assert_eq!(attempts.call(CoreIndex(2), CHECK_NS - 1), None);
     let connection = ConnectionIndex(7);
     let comes = |turn| Some(CalledLogin { connection, turn, call: LoginCall::Comes });
-    assert_eq!(attempts.call(2, CHECK_NS), comes(next));
-    assert_eq!((attempts.call(2, CHECK_NS), times(&attempts)), (None, [None, None]), "W2");
+    assert_eq!(attempts.call(CoreIndex(2), CHECK_NS), comes(next));
+    assert_eq!(
+        (attempts.call(CoreIndex(2), CHECK_NS), times(&attempts)),
+        (None, [None, None]),
+        "W2"
+    );
     let again = |turn| LoginAttempt { turn: Some(turn), ..newcomer(group) };
     assert_eq!(attempts.take(again(next), at(2, 7), CHECK_NS), Ok(()));
     assert_eq!(times(&attempts), [Some(2 * CHECK_NS), None], "its password may be wrong");
@@ -237,7 +243,7 @@ fn the_core_of_the_next_login_knows_when_its_turn_comes() {
     attempts.give_back(group);
     assert_eq!(times(&attempts), [Some(CHECK_NS), None], "it was right");
     assert_eq!(changed(&mut attempts), [1].into());
-    assert_eq!(attempts.call(1, CHECK_NS), comes(last));
+    assert_eq!(attempts.call(CoreIndex(1), CHECK_NS), comes(last));
     // A better one comes before the called one has asked, and takes the check.
     assert_eq!(attempts.take(newcomer(group), at(2, 8), CHECK_NS), Ok(()));
     assert_eq!(attempts.take(again(last), at(1, 7), CHECK_NS), Err(last));

@@ -378,7 +378,7 @@ impl<E: Engine> Administration<'_, E> {
         }
         let classes = classes?;
         debug_assert!(classes != 0, "the parser has found a class");
-        if !context.shared.crawler.begin(context.shards(), context.now().second, classes) {
+        if !context.shared.crawler.begin(context.cores(), context.now().second, classes) {
             return Err(Reply::CrawlerBusy);
         }
         context.counters.listings_begun.add(1);

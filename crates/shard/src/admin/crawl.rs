@@ -57,7 +57,7 @@ impl Crawling {
             self.cursor = Some(Cursor::default());
         }
         let Some(cursor) = &mut self.cursor else { return };
-        let Some(mut engine) = engines.take(context.id, context) else { return };
+        let Some(mut engine) = engines.take(context.own_engine(), context) else { return };
         let (classes, sizes, now) = (crawler.classes(), &context.sizes, &context.now());
         let step = engine.crawl(cursor, now, CRAWLED_ITEMS_PER_TICK_MAX, |key, item| {
             classes >> sizes.of(key.len(), item.value_bytes(), item.client_flags()) & 1 == 1

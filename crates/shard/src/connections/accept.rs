@@ -20,7 +20,9 @@ use std::os::fd::OwnedFd;
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::{Io, ListenerId, Peer, SocketId, SocketName};
-use kachel_net::{ClientProtocol, CloseReason, ConnectionIndex, EndpointIndex, LoginOwed};
+use kachel_net::{
+    ClientProtocol, CloseReason, ConnectionIndex, CoreIndex, EndpointIndex, LoginOwed,
+};
 use kachel_wire::Reply;
 
 use crate::clients::Clients;
@@ -36,7 +38,7 @@ const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
 #[derive(Debug)]
 struct Leaving {
     connection: ConnectionIndex,
-    adopter: u16,
+    adopter: CoreIndex,
     attempts: u32,
     /// Whether it was just accepted.
     is_new: bool,
@@ -112,9 +114,9 @@ impl Acceptor {
             return; // I3
         }
         let awake = context.shared.cores.change().to;
-        let adopter = self.next_adopter % awake;
-        self.next_adopter = (adopter + 1) % awake;
-        if adopter != context.id {
+        let adopter = CoreIndex(self.next_adopter % awake);
+        self.next_adopter = (adopter.0 + 1) % awake;
+        if adopter != context.core {
             let (is_new, with_input) = (true, false);
             self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new, with_input });
         }
@@ -127,7 +129,7 @@ impl Acceptor {
         &mut self,
         io: &mut impl Io,
         (socket, connection): (SocketId, ConnectionIndex),
-        adopter: u16,
+        adopter: CoreIndex,
         with_input: bool,
     ) {
         io.pause(socket);
@@ -200,7 +202,7 @@ impl Acceptor {
         arrivals: &mut Arrivals,
         sweep: u32,
     ) -> bool {
-        let mut adopted = mailboxes.take_sockets(context.id);
+        let mut adopted = mailboxes.take_sockets(context.core);
         let any = !adopted.is_empty();
         while let Some(one) = adopted.pop() {
             let Adopted { socket, endpoint, protocol, login, sweep: sweep_there, input } =
@@ -283,7 +285,7 @@ fn hand_one_over<E: Engine>(
         }
         return false;
     }
-    debug_assert!(leaving.adopter != context.id, "a shard hands nothing over to itself");
+    debug_assert!(leaving.adopter != context.core, "a shard hands nothing over to itself");
     leaving.attempts += 1;
     if !is_at_rest {
         io.pause(socket);

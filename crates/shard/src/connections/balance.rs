@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use kachel_engine::ReadValue;
 use kachel_io::{Clock, SocketId, ThreadTime};
-use kachel_net::{Connection, ConnectionIndex};
+use kachel_net::{Connection, ConnectionIndex, CoreIndex};
 
 use crate::clients::Clients;
 use crate::connections::arrive::Arrivals;
@@ -75,7 +75,7 @@ enum Plan {
     /// Of `to` connections, all but `from`. They go to the cores from `from` to `to`.
     Part { from: u16, to: u16 },
     /// This number of them. They go to this core.
-    Some(u32, u16),
+    Some(u32, CoreIndex),
 }
 
 /// A moment, and what this core's thread had done until then.
@@ -135,7 +135,7 @@ impl Balance {
             round_began: Moment::default(),
             sampled: Moment::default(),
             active: 0,
-            dealt: u32::from(context.id),
+            dealt: u32::from(context.core.0),
             looked_ns: 0,
             ready: 0,
             served: 0,
@@ -176,7 +176,7 @@ impl Balance {
             self.change = change.number;
             self.unsettled_rounds = UNSETTLED_ROUNDS;
             self.round_began = self.sampled;
-            self.begin_round(Plan::after(change, context.id));
+            self.begin_round(Plan::after(change, context.core));
         }
     }
 
@@ -218,8 +218,8 @@ impl Balance {
         let [busy, _] = moment.permille_since(std::mem::replace(&mut self.round_began, moment));
         context.counters.round_permille.set(busy);
         let awake = context.shared.cores.change().to;
-        debug_assert!(awake <= context.shards(), "a core is one of a shard");
-        let plan = if context.id >= awake {
+        debug_assert!(awake <= context.cores(), "P1");
+        let plan = if context.core.0 >= awake {
             Plan::All(awake)
         } else if self.unsettled_rounds > 0 {
             self.unsettled_rounds -= 1;
@@ -227,7 +227,7 @@ impl Balance {
         } else {
             let counters = &context.shared.counters;
             let busy = (0..awake).map(|core| counters[usize::from(core)].round_permille.value());
-            Plan::of_awake(context.id, self.active, busy)
+            Plan::of_awake(context.core, self.active, busy)
         };
         self.begin_round(plan);
     }
@@ -239,7 +239,7 @@ impl Balance {
         &mut self,
         clients: &mut Clients<P>,
         arrivals: &Arrivals,
-        mut hand_over: impl FnMut((SocketId, ConnectionIndex), u16),
+        mut hand_over: impl FnMut((SocketId, ConnectionIndex), CoreIndex),
     ) {
         for ready in arrivals.ready.iter().filter(|ready| !ready.is_gone) {
             let Some(connection) = ready.connection.connection() else { continue }; // I3
@@ -258,7 +258,7 @@ impl Balance {
         &mut self,
         clients: &mut Clients<P>,
         arrivals: &mut Arrivals,
-        mut hand_over: impl FnMut((SocketId, ConnectionIndex), u16),
+        mut hand_over: impl FnMut((SocketId, ConnectionIndex), CoreIndex),
     ) {
         debug_assert!(matches!(self.plan, Plan::Part { .. }), "the number of awake cores rises");
         for ready in arrivals.ready.iter_mut().filter(|ready| !ready.is_gone) {
@@ -276,7 +276,7 @@ impl Balance {
     }
 
     /// The core that must serve a connection from now on, if it is not this one.
-    fn choose_one(&mut self, open: &mut Connection) -> Option<u16> {
+    fn choose_one(&mut self, open: &mut Connection) -> Option<CoreIndex> {
         debug_assert!(self.round != 0, "I1: a new connection was seen in no round");
         if !open.note_round(self.round) {
             return None; // I1
@@ -291,7 +291,7 @@ impl Balance {
 
 impl Plan {
     /// The plan of core `own` after a change of the number of awake cores.
-    const fn after(change: Change, own: u16) -> Self {
+    const fn after(change: Change, CoreIndex(own): CoreIndex) -> Self {
         let Change { from, to, .. } = change;
         if own >= to {
             Self::All(to)
@@ -306,8 +306,8 @@ impl Plan {
     /// its number, how busy it is.
     ///
     /// Only the busiest core gives. If several gave, the least busy core would get too much.
-    fn of_awake(own: u16, active: u32, busy: impl Iterator<Item = u64> + Clone) -> Self {
-        let cores = || busy.clone().zip(0..);
+    fn of_awake(own: CoreIndex, active: u32, busy: impl Iterator<Item = u64> + Clone) -> Self {
+        let cores = || busy.clone().zip((0..).map(CoreIndex));
         let most = cores().max_by_key(|&(permille, core)| (permille, Reverse(core)));
         let (Some((most, busiest)), Some((least, core))) = (most, cores().min()) else {
             return Self::None;
@@ -326,14 +326,14 @@ impl Plan {
     }
 
     /// The core that serves the next connection from now on; `None` for this one.
-    const fn next(&mut self, dealt: &mut u32) -> Option<u16> {
+    const fn next(&mut self, dealt: &mut u32) -> Option<CoreIndex> {
         *dealt = dealt.wrapping_add(1);
         match self {
             Self::None | Self::Some(0, _) => None,
-            Self::All(awake) => Some((*dealt % *awake as u32) as u16),
+            Self::All(awake) => Some(CoreIndex((*dealt % *awake as u32) as u16)),
             Self::Part { from, to } => {
                 let core = (*dealt % *to as u32) as u16;
-                if core < *from { None } else { Some(core) }
+                if core < *from { None } else { Some(CoreIndex(core)) }
             }
             Self::Some(count, core) => {
                 *count -= 1;
@@ -397,7 +397,7 @@ mod tests {
         let mut dealt = 5;
         let mut counts = std::collections::BTreeMap::new();
         for _ in 0..connections {
-            *counts.entry(plan.next(&mut dealt)).or_insert(0) += 1;
+            *counts.entry(plan.next(&mut dealt).map(|core| core.0)).or_insert(0) += 1;
         }
         counts.into_iter().collect()
     }
@@ -440,26 +440,32 @@ mod tests {
         let change = Change { number: 1, from: 2, to: 5 };
         let parts = [(None, 40), (Some(2), 20), (Some(3), 20), (Some(4), 20)];
         for own in [0, 1] {
-            assert_eq!(deal(Plan::after(change, own), 100), parts, "core {own}");
+            assert_eq!(deal(Plan::after(change, CoreIndex(own)), 100), parts, "core {own}");
         }
         for own in [2, 4] {
-            assert_eq!(Plan::after(change, own), Plan::None, "core {own} is new");
+            assert_eq!(Plan::after(change, CoreIndex(own)), Plan::None, "core {own} is new");
         }
     }
 
     #[test]
     fn a_core_that_is_to_sleep_gives_all_away() {
         let change = Change { number: 1, from: 4, to: 2 };
-        assert_eq!(deal(Plan::after(change, 3), 100), [(Some(0), 50), (Some(1), 50)]);
-        assert_eq!(Plan::after(change, 1), Plan::None);
+        assert_eq!(deal(Plan::after(change, CoreIndex(3)), 100), [(Some(0), 50), (Some(1), 50)]);
+        assert_eq!(Plan::after(change, CoreIndex(1)), Plan::None);
     }
 
     #[test]
     fn the_busiest_core_gives_half_of_the_difference_to_the_least_busy_one() {
-        let plan = |own, active, busy: &[u64]| Plan::of_awake(own, active, busy.iter().copied());
+        let plan = |own, active, busy: &[u64]| {
+            Plan::of_awake(CoreIndex(own), active, busy.iter().copied())
+        };
         assert_eq!(deal(plan(1, 90, &[200, 900, 100]), 100), [(None, 60), (Some(2), 40)]);
-        assert_eq!(plan(1, 2, &[0, 900]), Plan::Some(1, 0));
-        assert_eq!(plan(0, 100, &[1000, 900, 1000]), Plan::Some(5, 1), "it may have too much");
+        assert_eq!(plan(1, 2, &[0, 900]), Plan::Some(1, CoreIndex(0)));
+        assert_eq!(
+            plan(0, 100, &[1000, 900, 1000]),
+            Plan::Some(5, CoreIndex(1)),
+            "it may have too much"
+        );
         for (own, active, busy) in [
             (0, 90, &[200, 900, 100][..]),
             (2, 90, &[200, 900, 100]),

@@ -34,7 +34,7 @@ pub(crate) fn charge<E: Engine>(
     bytes: u64,
 ) -> bool {
     let budget = &context.shared.budget;
-    let overdraft_bytes = OVERDRAFT_BYTES_PER_CORE * u64::from(context.shards());
+    let overdraft_bytes = OVERDRAFT_BYTES_PER_CORE * u64::from(context.cores());
     budget.charge(bytes)
         || charge_room(budget, bytes, overdraft_bytes, || {
             held.fullest().map(|engine| engine.make_room(bytes, &context.now()))

@@ -37,7 +37,7 @@ pub(crate) fn begin<E: Engine>(
         return Reply::WatcherFailed;
     }
     let tell = |streams| list_evictions(engines, streams);
-    let Ok(id) = shared.watchers.add(context.id, streams, bytes, tell) else {
+    let Ok(id) = shared.watchers.add(context.core, streams, bytes, tell) else {
         shared.budget.refund(bytes as u64);
         return Reply::WatcherTooMany;
     };
@@ -90,7 +90,7 @@ impl<P: ReadValue> Clients<P> {
     /// Sends the lines that have come to the clients that watch, as far as they are not full (W2).
     pub(crate) fn send_lines(&mut self, context: &Context) {
         let watchers = &context.shared.watchers;
-        let have_come = watchers.take_come(context.id);
+        let have_come = watchers.take_come(context.core);
         for place in 0..self.watching.len() {
             let mut watching = self.watching[place];
             watching.has_more |= have_come;

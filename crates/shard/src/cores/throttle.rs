@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, PoisonError};
 
-use kachel_net::Attempts;
+use kachel_net::{Attempts, CoreIndex};
 use kachel_stdx::CachePadded;
 
 /// The time of a call that is not due.
@@ -24,43 +24,43 @@ const NEVER_NS: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct LoginThrottle {
     attempts: Mutex<Attempts>,
-    /// For each shard, the time of its next call (H1). Written only under the lock.
+    /// For each core, the time of its next call (H1). Written only under the lock.
     next_ns: Box<[CachePadded<AtomicU64>]>,
 }
 
 impl LoginThrottle {
     /// Nothing has failed, and nothing waits.
-    pub(crate) fn new(shards: u16, connections_max: u32) -> Self {
+    pub(crate) fn new(cores: u16, connections_max: u32) -> Self {
         let next_ns = || CachePadded::new(AtomicU64::new(NEVER_NS));
         Self {
-            attempts: Mutex::new(Attempts::new(shards, connections_max)),
-            next_ns: (0..shards).map(|_| next_ns()).collect(),
+            attempts: Mutex::new(Attempts::new(cores, connections_max)),
+            next_ns: (0..cores).map(|_| next_ns()).collect(),
         }
     }
 
-    /// When a login of this shard is called next. `None` if none is due. Cost: a load.
+    /// When a login of this core is called next. `None` if none is due. Cost: a load.
     #[inline]
-    pub(crate) fn next_ns(&self, shard: u16) -> Option<u64> {
-        Some(self.next_ns[usize::from(shard)].load(Acquire)).filter(|next_ns| *next_ns != NEVER_NS)
+    pub(crate) fn next_ns(&self, core: CoreIndex) -> Option<u64> {
+        Some(self.next_ns[core.number()].load(Acquire)).filter(|next_ns| *next_ns != NEVER_NS)
     }
 
-    /// Calls `change`, which must not take another lock. Then calls `wake` with each shard whose
+    /// Calls `change`, which must not take another lock. Then calls `wake` with each core whose
     /// next call has become earlier (H1).
     ///
-    /// Cost: a lock that all shards share.
+    /// Cost: a lock that all cores share.
     pub(crate) fn change<T>(
         &self,
         change: impl FnOnce(&mut Attempts) -> T,
-        mut wake: impl FnMut(u16),
+        mut wake: impl FnMut(CoreIndex),
     ) -> T {
         let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut attempts);
-        while let Some(shard) = attempts.take_changed() {
-            let next_ns = attempts.next_ns(shard).unwrap_or(NEVER_NS);
-            debug_assert!(usize::from(shard) < self.next_ns.len(), "a shard of this process");
-            let before_ns = self.next_ns[usize::from(shard)].swap(next_ns, Release); // H1
+        while let Some(core) = attempts.take_changed() {
+            let next_ns = attempts.next_ns(core).unwrap_or(NEVER_NS);
+            debug_assert!(core.number() < self.next_ns.len(), "a core of this process");
+            let before_ns = self.next_ns[core.number()].swap(next_ns, Release); // H1
             if next_ns < before_ns {
-                wake(shard);
+                wake(core);
             }
         }
         result

@@ -71,7 +71,7 @@ impl<E: Engine> Values<'_, E> {
         let is_open = engines.are_open_to_all();
         let asked = || if is_open { engines.fullest(context) } else { owner };
         if !lent
-            && (is_open || owner == context.id)
+            && (is_open || owner == context.own_engine())
             && let Some(mut engine) = engines.take(asked(), context)
             && engine.make_upload_room(bytes, &context.now()) == Room::Made
         {

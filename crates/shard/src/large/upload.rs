@@ -21,7 +21,7 @@
 //!   request. A value without an end of its own may be whole without further input.
 
 use kachel_engine::{
-    Block, Common as _, Engine, Key, KeyHashes, ReceiveValue as _, Room, Ticket, Verb,
+    Block, Common as _, Engine, EngineIndex, Key, KeyHashes, ReceiveValue as _, Room, Ticket, Verb,
 };
 use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
@@ -53,14 +53,14 @@ pub(crate) struct Uploading<U> {
     trailer_bytes_max: usize,
     /// The hashes of its key.
     hashes: KeyHashes,
-    /// The shard that will own the value.
-    pub(crate) owner: u16,
+    /// The engine that will own the value.
+    pub(crate) owner: EngineIndex,
     /// How often a shard had nothing to evict since bytes were last stored. Where other cores are
     /// asked, each request counts.
     pub(crate) asked: u32,
     /// The shard in which room is made next (I2). The first one is the shard whose items take most.
     /// If this core may take only its own engine, the first one is the owner.
-    asked_next: u16,
+    asked_next: EngineIndex,
 }
 
 /// Lines kept for later uploads, so that later uploads allocate nothing.
@@ -177,18 +177,18 @@ impl<U> Uploading<U> {
         engines: &Engines<E>,
         bytes: usize,
     ) -> bool {
-        let shards = context.shards();
+        let engines_count = context.engines();
         let mut asks = 1;
         if engines.are_open_to_all() {
-            asks = shards.min(ASKED_PER_TICK_MAX);
+            asks = engines_count.min(ASKED_PER_TICK_MAX);
             if self.asked == 0 {
                 self.asked_next = engines.fullest(context);
             }
         }
         let first = self.asked_next;
-        debug_assert!(first < shards && bytes > 0, "a shard of this process makes room");
+        debug_assert!(first.0 < engines_count && bytes > 0, "an engine of this process makes room");
         let mut is_held = false;
-        for asked in (0..asks).map(|ask| (first + ask) % shards) {
+        for asked in (0..asks).map(|ask| EngineIndex((first.0 + ask) % engines_count)) {
             let Some(mut engine) = engines.take(asked, context) else {
                 is_held = true;
                 continue;
@@ -199,7 +199,7 @@ impl<U> Uploading<U> {
                 Room::OnTheWay => return false,
                 // The next tick begins with the first shard that another core holds now.
                 Room::Refused if is_held => {}
-                Room::Refused => self.count_ask(shards),
+                Room::Refused => self.count_ask(engines_count),
             }
         }
         false
@@ -207,9 +207,9 @@ impl<U> Uploading<U> {
 
     /// Counts a shard that had no room, or whose core was asked for room. The next one is tried
     /// next.
-    fn count_ask(&mut self, shards: u16) {
+    fn count_ask(&mut self, engines: u16) {
         self.asked += 1;
-        self.asked_next = (self.asked_next + 1) % shards;
+        self.asked_next = EngineIndex((self.asked_next.0 + 1) % engines);
     }
 }
 
@@ -282,7 +282,7 @@ impl<'a, E: Engine> Values<'a, E> {
     fn write(&mut self, connection: ConnectionIndex, value: &[u8]) -> bool {
         let Self { context, engines, uploads, .. } = self;
         let uploading = uploads.get_mut(connection).expect("the connection is uploading");
-        let asks_max = ASKS_MAX.max(2 * u32::from(context.shards()));
+        let asks_max = ASKS_MAX.max(2 * u32::from(context.engines()));
         let Some(upload) = &mut uploading.upload else { return true };
         let mut is_written = upload.write(value).is_ok();
         if !is_written {
@@ -309,7 +309,7 @@ impl<'a, E: Engine> Values<'a, E> {
     }
 
     /// Asks the core of another shard to make room, because this core may not take its engine.
-    fn ask_for_room(&mut self, connection: ConnectionIndex, asked: u16, bytes: usize) {
+    fn ask_for_room(&mut self, connection: ConnectionIndex, asked: EngineIndex, bytes: usize) {
         let Self { context, engines, clients, records, uploads, .. } = self;
         debug_assert!(!engines.may_take(asked, context), "engines, E3");
         let (ask, room) = (Ask::MakeRoom { bytes }, AnswerRoom::default());
@@ -322,7 +322,7 @@ impl<'a, E: Engine> Values<'a, E> {
         };
         drop(engines.park(work, context));
         if let Some(uploading) = uploads.get_mut(connection) {
-            uploading.count_ask(context.shards());
+            uploading.count_ask(context.engines());
         }
         clients.pause(context, connection, Waiting::Answers);
     }
@@ -379,7 +379,7 @@ impl<'a, E: Engine> Values<'a, E> {
         if let Some(engine) = &mut engine {
             let mut block = Block::Upload(upload);
             let Some(mut sink) = self.clients.answering(connection) else { return Ok(()) };
-            let applier = Applier { engine: &mut **engine, shard: owner, context };
+            let applier = Applier { engine: &mut **engine, index: owner, context };
             let applied = applier.request(request, key, &mut block, None, &mut sink);
             match applied {
                 Ok(value) => {
@@ -415,9 +415,14 @@ impl<'a, E: Engine> Values<'a, E> {
 
     /// Takes the engine of a shard for a request of this connection. `None` if this core may not
     /// take it, another core holds it, or the request would overtake an earlier one.
-    fn take(&self, connection: ClientIndex, owner: u16, key: Key<'_>) -> Option<Entered<'a, E>> {
+    fn take(
+        &self,
+        connection: ClientIndex,
+        owner: EngineIndex,
+        key: Key<'_>,
+    ) -> Option<Entered<'a, E>> {
         let Self { context, engines, .. } = *self;
-        debug_assert!(owner < context.shards(), "a shard of this process");
+        debug_assert!(owner.0 < context.engines(), "an engine of this process");
         if !engines.may_take(owner, context) {
             return None;
         }
@@ -485,7 +490,7 @@ impl<'a, E: Engine> Values<'a, E> {
         if let Some(engine) = &mut engine {
             let descriptor =
                 if context.log.is_on() { context.log.descriptor(connection) } else { 0 };
-            let applier = Applier { engine: &mut **engine, shard: owner, context };
+            let applier = Applier { engine: &mut **engine, index: owner, context };
             match applier.removal(key, is_meta, None, descriptor) {
                 Ok(durability) => {
                     // The refusal is a later reply, so it waits for the removal.

@@ -31,7 +31,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use kachel_engine::{Cursor, Engine, ReadValue};
+use kachel_engine::{Cursor, Engine, EngineIndex, ReadValue};
 use kachel_io::{Peer, SocketId, SocketName};
 use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
 use kachel_stdx::Chain;
@@ -112,11 +112,11 @@ impl Listings {
     pub(crate) fn went_on<'t>(
         &mut self,
         context: &Context,
-        (shard, client): (u16, Option<ClientIndex>),
+        (shard, client): (EngineIndex, Option<ClientIndex>),
         text: &'t [u8],
         ended: Ended,
     ) -> &'t [u8] {
-        let was_awaited = std::mem::take(&mut self.awaited[usize::from(shard)]);
+        let was_awaited = std::mem::take(&mut self.awaited[shard.number()]);
         assert!(was_awaited, "I3");
         let connection = client.and_then(ClientIndex::connection);
         let mut listings = self.listings.iter();
@@ -184,7 +184,7 @@ enum Check {
 #[derive(Clone, Copy)]
 enum Next {
     /// It gets a piece of a shard whose engine this core may take.
-    Piece(u16),
+    Piece(EngineIndex),
     /// It sends lines of what was counted, or its end.
     Lines,
 }
@@ -197,8 +197,8 @@ impl Listings {
             let open = clients.connections.get(listing.connection);
             let Some(open) = open.filter(|open| open.is_listing()) else { return true };
             let is_held_up = open.is_full() && !self.tally.is_led_by(listing.connection);
-            let owner = listing.owner(context.id, context.shards());
-            let owes = owner.is_some_and(|owner| self.awaited[usize::from(owner)]);
+            let owner = listing.owner(context.core.0, context.engines());
+            let owes = owner.is_some_and(|owner| self.awaited[owner.number()]);
             match self.tally.part(listing) {
                 Part::Waits => false,
                 Part::Lines => !is_held_up,
@@ -237,7 +237,7 @@ impl Listings {
     }
 
     /// Continues the listing at `place` by a piece of a shard, if this core gets its engine.
-    fn take_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize, shard: u16) {
+    fn take_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize, shard: EngineIndex) {
         let Some(listing) = self.listings.get(place) else { return };
         let (form, cursor) = (listing.form, listing.cursor);
         self.lines.clear();
@@ -363,17 +363,17 @@ impl Listings {
             Part::Leads => return Check::Leads,
             Part::Walks => {}
         }
-        let Some(shard) = listing.owner(context.id, context.shards()) else {
+        let Some(shard) = listing.owner(context.core.0, context.engines()) else {
             return Check::Next(Next::Lines);
         };
         let is_here = match listing.form.is_of_cores() {
-            true => shard == context.id,
+            true => shard == context.own_engine(),
             false => engines.may_take(shard, context),
         };
         if is_here {
             return Check::Next(Next::Piece(shard));
         }
-        if self.awaited[usize::from(shard)] {
+        if self.awaited[shard.number()] {
             return Check::MustAsk;
         }
         let ask =
@@ -386,7 +386,7 @@ impl Listings {
         };
         // If this core has taken the engine, it leaves the piece to the core of that shard.
         drop(engines.park(work, context));
-        self.awaited[usize::from(shard)] = true;
+        self.awaited[shard.number()] = true;
         listing.awaited = true;
         Check::Waits
     }
@@ -396,7 +396,7 @@ impl Listings {
 /// another core holds the engine.
 fn answer_asked<E: Engine>(step: &mut Step<'_, E>) -> bool {
     let (context, engines) = (step.context, step.engines);
-    let Some(mut engine) = engines.take(context.id, context) else { return false };
+    let Some(mut engine) = engines.take(context.own_engine(), context) else { return false };
     let Some(mut work) = engine.backlog().next_piece() else { return false };
     let Ask::Piece { form, cursor, .. } = work.ask else { unreachable!("it is a piece") };
     debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");

@@ -19,7 +19,7 @@
 //! - T2  A listing stores its position in the lines that it sends, and no counts. So the memory of
 //!   all listings does not depend on the number of items that they count.
 
-use kachel_engine::Cursor;
+use kachel_engine::{Cursor, EngineIndex};
 use kachel_net::ConnectionIndex;
 use kachel_wire::request::BinaryHead;
 
@@ -81,9 +81,9 @@ impl Listing {
 
     /// The shard whose items come next, for a client of shard `id` of `shards`. `None` if all items
     /// were listed.
-    pub(crate) fn owner(&self, id: u16, shards: u16) -> Option<u16> {
+    pub(crate) fn owner(&self, id: u16, shards: u16) -> Option<EngineIndex> {
         let owner = (u32::from(id) + u32::from(self.listed_shards)) % u32::from(shards);
-        (self.listed_shards < shards).then_some(owner as u16)
+        (self.listed_shards < shards).then_some(EngineIndex(owner as u16))
     }
 }
 
@@ -159,19 +159,19 @@ impl Tally {
         &mut self,
         listing: &mut Listing,
         context: &Context,
-        shard: u16,
+        shard: EngineIndex,
         text: &'t [u8],
         ended: Ended,
     ) -> &'t [u8] {
         debug_assert!(!listing.awaited, "a listing goes on with the piece that it waited for");
-        debug_assert!(listing.listed_shards < context.shards(), "it was not over");
+        debug_assert!(listing.listed_shards < context.engines(), "it was not over");
         let mut is_last = ended.next.is_none();
         if listing.form.counts() {
             self.census.add(text, u64::from(ended.examined));
-            let cut = !is_last && self.census.is_enough(context.shards());
+            let cut = !is_last && self.census.is_enough(context.engines());
             is_last |= cut;
             if is_last {
-                let items = context.shared.counters[usize::from(shard)].items.value();
+                let items = context.shared.counters[shard.number()].items.value();
                 self.census.end_shard(cut.then_some(items));
             }
         } else if listing.form == Form::Prefixes {
@@ -186,10 +186,10 @@ impl Tally {
             let lines = text.iter().filter(|&&byte| byte == b'\n').count();
             *lines_left = lines_left.saturating_sub(u32::try_from(lines).unwrap_or(u32::MAX));
             if *lines_left == 0 || listing.sent_bytes >= CACHEDUMP_BYTES_MAX {
-                listing.listed_shards = context.shards();
+                listing.listed_shards = context.engines();
             }
         }
-        if listing.form.counts() && listing.listed_shards == context.shards() {
+        if listing.form.counts() && listing.listed_shards == context.engines() {
             self.census.end();
         }
         if listing.form.counts() || listing.form == Form::Prefixes { b"" } else { text }

@@ -11,9 +11,9 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use kachel_engine::{DeadFound, LastDead};
+use kachel_engine::{DeadFound, EngineIndex, LastDead};
 use kachel_io::{Peer, SocketName};
-use kachel_net::{ClientIndex, ConnectionIndex, EXCHANGES_MAX, ExchangeIndex};
+use kachel_net::{ClientIndex, ConnectionIndex, CoreIndex, EXCHANGES_MAX, ExchangeIndex};
 use kachel_wire::Streams;
 use kachel_wire::format::log::{LOG_LINE_BYTES_MAX, LogPosition};
 
@@ -124,7 +124,12 @@ impl Log {
     }
 
     /// Hands the lines on, unless another core does so at the moment. See [`Watchers::push`].
-    pub(crate) fn hand_on(&self, watchers: &Watchers, counters: &Counters, wake: impl FnMut(u16)) {
+    pub(crate) fn hand_on(
+        &self,
+        watchers: &Watchers,
+        counters: &Counters,
+        wake: impl FnMut(CoreIndex),
+    ) {
         let mut lines = self.lines.borrow_mut();
         let _ = watchers.push(&mut lines, counters, wake); // They stay for the next tick otherwise.
     }
@@ -174,12 +179,12 @@ impl Log {
     }
 
     /// How the item that a request has missed has died, if it was dead.
-    pub(crate) fn take_dead(&self, owner: u16, secret_hash: u64) -> DeadFound {
+    pub(crate) fn take_dead(&self, owner: EngineIndex, secret_hash: u64) -> DeadFound {
         let beside = self.found_beside.take();
         debug_assert!(beside.expired + beside.flushed <= 1, "a request looks up one key");
         if beside != DeadFound::default() {
             return beside;
         }
-        self.last_dead.get(usize::from(owner)).map_or(beside, |dead| dead.take(secret_hash))
+        self.last_dead.get(owner.number()).map_or(beside, |dead| dead.take(secret_hash))
     }
 }

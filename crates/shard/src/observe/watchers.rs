@@ -27,6 +27,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use kachel_net::CoreIndex;
 use kachel_stdx::CachePadded;
 use kachel_wire::Streams;
 use kachel_wire::format::log;
@@ -103,7 +104,7 @@ impl Lines {
 struct Watcher {
     id: WatcherId,
     /// The core that serves the client.
-    core: u16,
+    core: CoreIndex,
     streams: Streams,
     /// The number of the first line that it may get (W2).
     gid_min: u64,
@@ -185,12 +186,12 @@ impl Watchers {
     /// Errors: there are too many (W1).
     pub(crate) fn add(
         &self,
-        core: u16,
+        core: CoreIndex,
         streams: Streams,
         text_bytes_max: usize,
         tell: impl FnOnce(Streams),
     ) -> Result<WatcherId, TooManyWatchers> {
-        debug_assert!(usize::from(core) < self.come.len(), "a core of this process");
+        debug_assert!(core.number() < self.come.len(), "a core of this process");
         let mut list = self.list();
         if list.len() == WATCHERS_MAX {
             return Err(TooManyWatchers);
@@ -230,7 +231,7 @@ impl Watchers {
         &self,
         lines: &mut Lines,
         counters: &Counters,
-        mut wake: impl FnMut(u16),
+        mut wake: impl FnMut(CoreIndex),
     ) -> bool {
         let Some(mut list) = self.try_list() else { return false };
         debug_assert!(list.len() <= WATCHERS_MAX, "W1");
@@ -247,7 +248,7 @@ impl Watchers {
                 }
             }
             if was_empty && !watcher.text.is_empty() {
-                self.come[usize::from(watcher.core)].store(true, Release);
+                self.come[watcher.core.number()].store(true, Release);
                 wake(watcher.core);
             }
         }
@@ -257,15 +258,15 @@ impl Watchers {
 
     /// Whether lines have come for the watchers of a core. Cost: a load.
     #[inline]
-    pub(crate) fn have_come(&self, core: u16) -> bool {
-        self.come[usize::from(core)].load(Relaxed)
+    pub(crate) fn have_come(&self, core: CoreIndex) -> bool {
+        self.come[core.number()].load(Relaxed)
     }
 
     /// Whether lines have come for the watchers of a core since it last called this.
     #[inline]
-    pub(crate) fn take_come(&self, core: u16) -> bool {
-        debug_assert!(usize::from(core) < self.come.len(), "a core of this process");
-        self.have_come(core) && self.come[usize::from(core)].swap(false, AcqRel)
+    pub(crate) fn take_come(&self, core: CoreIndex) -> bool {
+        debug_assert!(core.number() < self.come.len(), "a core of this process");
+        self.have_come(core) && self.come[core.number()].swap(false, AcqRel)
     }
 
     /// Passes the next bytes of the text of a watcher, at most `bytes_max`, to `send`, and removes
@@ -316,17 +317,19 @@ mod tests {
         let (watchers, counters) = (Watchers::new(2), Counters::default());
         let mut lines = Lines::default();
         line(&mut lines, &watchers, Streams::FETCHERS, b"early\n");
-        let reads = watchers.add(0, Streams::FETCHERS, 100, |_| {}).expect("few");
+        let reads = watchers.add(CoreIndex(0), Streams::FETCHERS, 100, |_| {}).expect("few");
         let both = Streams::FETCHERS.with(Streams::MUTATIONS);
-        let all = watchers.add(1, both, 100, |streams| assert_eq!(streams, both)).expect("few");
+        let all = watchers
+            .add(CoreIndex(1), both, 100, |streams| assert_eq!(streams, both))
+            .expect("few");
         line(&mut lines, &watchers, Streams::FETCHERS, b"get\n");
         line(&mut lines, &watchers, Streams::MUTATIONS, b"set\n");
         let mut woken = Vec::new();
         assert!(watchers.push(&mut lines, &counters, |core| woken.push(core)));
-        assert!(lines.is_empty() && woken == [0, 1]);
+        assert!(lines.is_empty() && woken == [CoreIndex(0), CoreIndex(1)]);
         line(&mut lines, &watchers, Streams::MUTATIONS, b"more\n");
         watchers.push(&mut lines, &counters, |core| panic!("W3: core {core} has lines"));
-        assert!(watchers.take_come(1) && !watchers.take_come(1));
+        assert!(watchers.take_come(CoreIndex(1)) && !watchers.take_come(CoreIndex(1)));
         assert_eq!(text(&watchers, reads), "get\n");
         assert_eq!(text(&watchers, all), "get\nset\nmore\n");
         let none = |_| {};
@@ -338,7 +341,7 @@ mod tests {
     #[test]
     fn a_slow_watcher_is_told_how_much_it_has_missed() {
         let (watchers, counters) = (Watchers::new(1), Counters::default());
-        let id = watchers.add(0, Streams::FETCHERS, 60, |_| {}).expect("few");
+        let id = watchers.add(CoreIndex(0), Streams::FETCHERS, 60, |_| {}).expect("few");
         let mut lines = Lines::default();
         for _ in 0..9 {
             line(&mut lines, &watchers, Streams::FETCHERS, b"1234567890\n");
@@ -355,7 +358,7 @@ mod tests {
     #[test]
     fn twenty_may_watch() {
         let watchers = Watchers::new(1);
-        let add = || watchers.add(0, Streams::NONE, 0, |_| {});
+        let add = || watchers.add(CoreIndex(0), Streams::NONE, 0, |_| {});
         let ids: Vec<WatcherId> = (0..WATCHERS_MAX).map(|_| add().expect("few")).collect();
         assert_eq!(add(), Err(TooManyWatchers));
         watchers.remove(ids[7], |_| {});

@@ -9,7 +9,8 @@
 //!   [`answer_operation`]. A request that the engine delays is neither counted nor answered yet.
 
 use kachel_engine::{
-    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Value, Verb, Verdict,
+    Answer, Block, Durability, Engine, EngineIndex, Key, Operation, Outcome, Ticket, Ttl, Value,
+    Verb, Verdict,
 };
 use kachel_net::{AnswerRoom, Resume};
 use kachel_wire::format::{self, KeyReply};
@@ -114,8 +115,8 @@ pub(crate) type Applied<P> = Result<Option<LargeValue<P>>, Ticket>;
 /// The engine of a shard, and the context in which it executes requests.
 pub(crate) struct Applier<'a, E> {
     pub(crate) engine: &'a mut E,
-    /// The shard of the engine.
-    pub(crate) shard: u16,
+    /// The index of the engine.
+    pub(crate) index: EngineIndex,
     pub(crate) context: &'a Context,
 }
 
@@ -130,11 +131,11 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
-        let Self { engine, shard, context } = self;
+        let Self { engine, index, context } = self;
         let sampled = context.samples().then(|| context.look_before(engine, &operation));
         match engine.execute(&operation, block, ticket, &context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
-                sink.depends_on(shard, durability);
+                sink.depends_on(index, durability);
                 Ok(answer_operation(context, request, &operation, sampled, verdict, value, sink))
             }
             Answer::Later(ticket) => Err(ticket), // I1
@@ -193,7 +194,7 @@ impl<E: Engine> Applier<'_, E> {
         let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
         match self.engine.read(&key, &get_terms, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
-                sink.depends_on(self.shard, durability);
+                sink.depends_on(self.index, durability);
                 let touches = ttl.is_some();
                 Ok(answer_key(self.context, &key, reply, touches, verdict, value, sink))
             }
@@ -217,7 +218,7 @@ impl<E: Engine> Applier<'_, E> {
         let now = self.context.now();
         match self.engine.execute(&operation, &mut Block::None, ticket, &now) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
-                sink.depends_on(self.shard, durability);
+                sink.depends_on(self.index, durability);
                 let key = &operation.key;
                 Ok(answer_key(self.context, key, reply, false, verdict, value, sink))
             }

@@ -10,7 +10,7 @@
 //!   the batch was run.
 
 use arrayvec::ArrayVec;
-use kachel_engine::{Key, KeyHashes, Lookup};
+use kachel_engine::{EngineIndex, Key, KeyHashes, Lookup};
 use kachel_io::Lent;
 use kachel_net::{ClientIndex, Resume};
 use kachel_wire::request::{KEY_BYTES_MAX, Request};
@@ -140,8 +140,8 @@ pub(crate) struct Staged<'b> {
     pub(crate) ready: u32,
     /// Where the line of the request starts in the input of that connection.
     pub(crate) start: usize,
-    /// The shard that owns its key.
-    pub(crate) owner: u16,
+    /// The engine that owns its key.
+    pub(crate) owner: EngineIndex,
     pub(crate) hashes: KeyHashes,
     pub(crate) key: KeyPlace<'b>,
     pub(crate) work: Work,

@@ -113,7 +113,7 @@ impl Context {
     /// Why nothing was found under a key.
     fn missed(&self, key: &Key<'_>) -> &'static str {
         let owner = self.hasher.owner(key.hashes());
-        debug_assert!(owner < self.shards(), "a shard of this process");
+        debug_assert!(owner.0 < self.engines(), "an engine of this process");
         match self.log.take_dead(owner, key.secret_hash()) {
             DeadFound { expired: 1.., .. } => "expired",
             DeadFound { flushed: 1.., .. } => "flushed",

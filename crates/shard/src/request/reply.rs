@@ -3,7 +3,7 @@
 //! Upstream:   `apply`, and all stages that answer a client.
 //! Downstream: `net`'s outbox; `parked`.
 
-use kachel_engine::{Durability, INLINE_VALUE_BYTES_MAX, ReadValue};
+use kachel_engine::{Durability, EngineIndex, INLINE_VALUE_BYTES_MAX, ReadValue};
 use kachel_net::{BlockPool, ClientIndex, Fence, Outbox, Slots, Source, Stream};
 use kachel_stdx::Held;
 use kachel_wire::Sink;
@@ -21,15 +21,15 @@ pub(crate) trait ReplySink: Sink {
 
     /// Notes, before the reply is formatted, when the changes of an engine are durable on which the
     /// reply depends.
-    fn depends_on(&mut self, engine: u16, durability: Durability);
+    fn depends_on(&mut self, engine: EngineIndex, durability: Durability);
 }
 
 /// What must come before a reply is sent that depends on changes of an engine.
 #[inline]
-pub(crate) fn fence_of(engine: u16, durability: Durability) -> Option<Fence> {
+pub(crate) fn fence_of(engine: EngineIndex, durability: Durability) -> Option<Fence> {
     match durability {
         Durability::Now => None,
-        Durability::At(sequence) => Some(Fence { engine, sequence: sequence.0 }),
+        Durability::At(sequence) => Some(Fence { engine: engine.0, sequence: sequence.0 }),
     }
 }
 
@@ -100,7 +100,7 @@ impl<P> ReplySink for ToClient<'_, P> {
     }
 
     #[inline]
-    fn depends_on(&mut self, engine: u16, durability: Durability) {
+    fn depends_on(&mut self, engine: EngineIndex, durability: Durability) {
         if let Some(fence) = fence_of(engine, durability)
             && self.outbox.fence(fence, self.connection, self.slots)
         {
@@ -162,7 +162,7 @@ impl ReplySink for AnswerText {
     }
 
     #[inline]
-    fn depends_on(&mut self, _engine: u16, durability: Durability) {
+    fn depends_on(&mut self, _engine: EngineIndex, durability: Durability) {
         self.durability = durability; // The core of the client has its fence.
     }
 }

@@ -130,7 +130,7 @@ impl Context {
     fn count_prefix(&self, key: &[u8], what: PrefixCounts) {
         if self.shared.is_detailed() {
             let delimiter = self.shared.options.plain.prefix_delimiter;
-            self.prefixes().count(key, delimiter, what, self.shards());
+            self.prefixes().count(key, delimiter, what, self.cores());
         }
     }
 }

@@ -25,7 +25,8 @@
 //! read without a version in the item, because items are immutable and reclaimed by quiescence.
 
 use kachel_engine::{
-    DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, ReadGuesses, Verb,
+    DeadFound, Engine, EngineIndex, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, ReadGuesses,
+    Verb,
 };
 use kachel_stdx::Reader;
 use kachel_wire::format::KeyReply;
@@ -80,30 +81,37 @@ impl Core {
         }
     }
 
-    /// The parts that a read of the items of `shard` needs. `None` with `erew`.
+    /// The parts that a read of the items of an engine needs. `None` with `erew`.
     #[inline]
     pub(crate) fn beside<'a, E: Engine>(
         &'a self,
         held: &'a HeldEngines<'_, E>,
         context: &'a Context,
-        shard: u16,
+        engine: EngineIndex,
         guess: Option<GuessOf<E>>,
     ) -> Option<Beside<'a, E>> {
-        let reader = held.readers().get(usize::from(shard))?;
-        Some(Beside { reader, shard, guess, core: &self.registration, _held: held, context })
+        let reader = held.readers().get(engine.number())?;
+        Some(Beside {
+            reader,
+            index: engine,
+            guess,
+            core: &self.registration,
+            _held: held,
+            context,
+        })
     }
 }
 
 /// Guesses where the items are of the requests that this core executes beside the owner, or in its
-/// place, and prefetches them. The engine of shard `except` does so for its requests.
+/// place, and prefetches them. The engine `except` does so for its requests.
 pub(crate) fn guess<R: ReadBeside>(
     readers: &[R],
     batch: &Batch<'_>,
-    except: Option<u16>,
+    except: Option<EngineIndex>,
 ) -> ReadGuesses<R::Guess> {
     ReadGuesses::of(batch.iter().map(|staged| {
         let is_beside = Some(staged.owner) != except;
-        is_beside.then(|| (&readers[usize::from(staged.owner)], staged.lookup()))
+        is_beside.then(|| (&readers[staged.owner.number()], staged.lookup()))
     }))
 }
 
@@ -111,7 +119,7 @@ pub(crate) fn guess<R: ReadBeside>(
 pub(crate) struct Beside<'a, E: Engine> {
     /// The items of the shard that owns the key.
     pub(crate) reader: &'a E::Reader,
-    shard: u16,
+    index: EngineIndex,
     /// Where the item probably is.
     guess: Option<GuessOf<E>>,
     /// The registration of this core, awake (B1).
@@ -129,12 +137,12 @@ impl<'a, E: Engine> Beside<'a, E> {
         terms: &GetTerms,
         sink: &mut impl ReplySink,
     ) -> Option<Outcome<'a, E::Pinned>> {
-        let Self { reader, shard, guess, core, context, .. } = self;
+        let Self { reader, index, guess, core, context, .. } = self;
         debug_assert!(core.is_awake(), "B1");
         let mut found = DeadFound::default();
         match reader.read(key, *guess, terms, core, &context.now(), &mut found) {
             ReadAnswer::Done(outcome, durability) => {
-                sink.depends_on(*shard, durability);
+                sink.depends_on(*index, durability);
                 context.note_dead_beside(found);
                 Some(outcome)
             }

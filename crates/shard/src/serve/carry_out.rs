@@ -112,7 +112,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         awaits: bool,
     ) -> Result<(), NoRecord> {
         let connection = ready.connection;
-        let is_own = staged.owner == self.context.id;
+        let is_own = staged.owner == self.context.own_engine();
         if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
             return Ok(()); // beside, B2
         }
@@ -162,7 +162,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         staged: &Staged<'_>,
         ticket: Option<Ticket>,
     ) -> Result<(), NoRecord> {
-        debug_assert!(staged.owner < self.context.shards(), "a shard of this process");
+        debug_assert!(staged.owner.0 < self.context.engines(), "an engine of this process");
         let record = self.record(connection, batch, staged);
         if let Ok(Some(mut work)) = record {
             work.ticket = ticket;
@@ -188,7 +188,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     ) -> Result<(), Ticket> {
         let key = batch.key(staged);
         let Some(mut sink) = self.clients.answering(connection) else { return Ok(()) };
-        let applier = Applier { engine, shard: staged.owner, context: self.context };
+        let applier = Applier { engine, index: staged.owner, context: self.context };
         let applied = match &staged.work {
             Work::Key { from_here, last } => {
                 applier.key(key, ReadTerms::of(from_here, *last), None, &mut sink)

@@ -18,6 +18,7 @@ use kachel_engine::{
     Answer, CopiedItem, Copies, Durability, Engine, FlushStamp, GetTerms, Key, Now, Outcome, Value,
     Verdict, Wanted,
 };
+use kachel_net::CoreIndex;
 
 use crate::context::Context;
 use crate::request::batch::{Batch, Ready, Staged};
@@ -99,7 +100,7 @@ fn publish<P>(
 /// Counts the items that copies have answered with since the last call as hits. The timekeeper
 /// calls it once a second; `counted` is how many there were before.
 pub(crate) fn count_answered(context: &Context, counted: &mut u64) {
-    debug_assert!(context.id == 0, "the timekeeper counts for all shards");
+    debug_assert!(context.core == CoreIndex(0), "the timekeeper counts for all shards");
     let Some(copies) = &context.shared.options.copies else { return };
     let answered = copies.answered();
     context.counters.get_hits.add(answered - std::mem::replace(counted, answered));

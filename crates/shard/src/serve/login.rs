@@ -92,7 +92,7 @@ impl<P: ReadValue> LoggingIn<'_, P> {
         let Self { context, clients, connection, sweep } = self;
         let open = clients.connections.get(*connection).expect("its login is being served");
         let login = *open.login().expect("a login is checked where one is owed");
-        let waiter = LoginWaiter { core: context.id, connection: *connection };
+        let waiter = LoginWaiter { core: context.core, connection: *connection };
         let is_known = match check_login(context, &login, has_more, waiter, check) {
             LoginCheck::Waits(turn) => {
                 clients.await_login_turn(context, *connection, turn, *sweep);

@@ -546,12 +546,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
         self.has_only_staged = false;
         on.uploads.ticks_alone = 0;
-        let (id, engines) = (on.context.id, on.engines);
+        let (own_engine, engines) = (on.context.own_engine(), on.engines);
         let mut held = HeldEngines::new(engines, on.context);
-        let is_own = |staged: &&Staged<'_>| staged.owner == id;
+        let is_own = |staged: &&Staged<'_>| staged.owner == own_engine;
         let own = self.batch.iter().any(|staged| is_own(&staged)).then(|| held.own()).flatten();
         // The engine of this shard prefetches its own keys; the readers prefetch those of others.
-        let except = own.is_some().then_some(id);
+        let except = own.is_some().then_some(own_engine);
         let readers = engines.readers();
         let beside =
             !readers.is_empty() && self.batch.iter().any(|staged| Some(staged.owner) != except);

@@ -24,6 +24,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
+use kachel_net::CoreIndex;
+
 const QUIET: u8 = 0;
 const ARMED: u8 = 1;
 const CALLED: u8 = 2;
@@ -54,8 +56,8 @@ impl Calls {
     }
 
     /// Has an advance wake a core. The caller looks at the durable word afterwards (`fences`, F2).
-    pub(crate) fn await_advance(&self, core: u16) {
-        let core = usize::from(core);
+    pub(crate) fn await_advance(&self, core: CoreIndex) {
+        let core = core.number();
         self.fenced[core / 64].fetch_or(1 << (core % 64), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -63,7 +65,7 @@ impl Calls {
     /// Takes the cores that wait for an advance, which the caller has made or seen (`fences`, F2).
     /// Cost: a fence, and a load for 64 cores.
     #[cold]
-    pub(crate) fn take_fenced(&self, mut wake: impl FnMut(u16)) {
+    pub(crate) fn take_fenced(&self, mut wake: impl FnMut(CoreIndex)) {
         fence(Ordering::SeqCst);
         for (first, word) in (0..).step_by(64).zip(&self.fenced) {
             if word.load(Ordering::Relaxed) == 0 {
@@ -71,7 +73,7 @@ impl Calls {
             }
             let mut left = word.swap(0, Ordering::Relaxed);
             while left != 0 {
-                wake(first + left.trailing_zeros() as u16);
+                wake(CoreIndex(first + left.trailing_zeros() as u16));
                 left &= left - 1;
             }
         }
@@ -154,10 +156,10 @@ mod tests {
     fn each_core_that_waits_for_an_advance_is_woken_once() {
         let calls = Calls::new(130);
         for core in [0, 63, 64, 129, 64] {
-            calls.await_advance(core);
+            calls.await_advance(CoreIndex(core));
         }
         let mut woken = Vec::new();
-        calls.take_fenced(|core| woken.push(core));
+        calls.take_fenced(|core| woken.push(core.0));
         calls.take_fenced(|core| panic!("{core} is woken twice"));
         assert_eq!(woken, [0, 63, 64, 129]);
     }

@@ -42,8 +42,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use kachel_engine::{ClassStats, DeadFound, DurableWord, Engine, LastDead, Sequence};
-use kachel_net::Fence;
+use kachel_engine::{ClassStats, DeadFound, DurableWord, Engine, EngineIndex, LastDead, Sequence};
+use kachel_net::{CoreIndex, Fence};
 use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
 
 use crate::context::Context;
@@ -63,7 +63,7 @@ const PARKED_PER_TICK_MAX: usize = 512;
 type Lock<E> = CombiningLock<Kept<E>, Parked<E>>;
 
 /// Operations on files that a core has taken and will submit. Only that core uses them.
-type Outgoing<E> = CachePadded<Mutex<Vec<(u16, <E as Engine>::Submission)>>>;
+type Outgoing<E> = CachePadded<Mutex<Vec<(EngineIndex, <E as Engine>::Submission)>>>;
 
 /// An engine behind its lock, and what calls its home core.
 struct Door<E: Engine> {
@@ -113,7 +113,7 @@ struct Kept<E: Engine> {
 #[must_use]
 pub struct Hold<'l, E: Engine> {
     guard: Option<EngineGuard<'l, E>>,
-    shard: u16,
+    index: EngineIndex,
     mailboxes: &'l Mailboxes<E>,
 }
 
@@ -125,7 +125,7 @@ impl<E: Engine> Drop for Hold<'_, E> {
         let guard = if is_left { Some(guard) } else { guard.release().err() };
         if let Some(guard) = guard {
             guard.release_leaving();
-            self.mailboxes.wake(self.shard);
+            self.mailboxes.wake(CoreIndex(self.index.0));
         }
     }
 }
@@ -193,17 +193,17 @@ impl<E: Engine> Engines<E> {
 
     /// Up to which sequence the changes of an engine are durable.
     #[inline]
-    pub(crate) fn durable(&self, engine: u16) -> &DurableWord {
-        &self.durable[usize::from(engine)]
+    pub(crate) fn durable(&self, engine: EngineIndex) -> &DurableWord {
+        &self.durable[engine.number()]
     }
 
     /// Whether the changes that a reply waits for are durable. Cost: a load.
     pub(crate) fn is_reached(&self, fence: Fence) -> bool {
-        self.durable(fence.engine).has_reached(Sequence(fence.sequence))
+        self.durable(EngineIndex(fence.engine)).has_reached(Sequence(fence.sequence))
     }
 
     /// Has this core be woken when more changes of an engine are durable (`fences`, F2).
-    pub(crate) fn await_advance(&self, engine: u16, core: u16) {
+    pub(crate) fn await_advance(&self, engine: EngineIndex, core: CoreIndex) {
         self.calls(engine).await_advance(core);
     }
 
@@ -215,33 +215,33 @@ impl<E: Engine> Engines<E> {
 
     /// Whether this core may take the engine of a shard (E3).
     #[inline]
-    pub(crate) fn may_take(&self, shard: u16, context: &Context) -> bool {
-        shard == context.id || self.are_open_to_all()
+    pub(crate) fn may_take(&self, index: EngineIndex, context: &Context) -> bool {
+        index == context.own_engine() || self.are_open_to_all()
     }
 
     /// The shard whose items take most memory. Cost: a load for each shard.
     #[cold]
-    pub(crate) fn fullest(&self, context: &Context) -> u16 {
+    pub(crate) fn fullest(&self, context: &Context) -> EngineIndex {
         let counters = &context.shared.counters;
         debug_assert!(counters.len() == self.doors.len(), "a shard counts for itself");
-        let bytes = |shard: &u16| counters[usize::from(*shard)].bytes.value();
-        (0..context.shards()).max_by_key(bytes).unwrap_or(context.id)
+        let bytes = |index: &EngineIndex| counters[index.number()].bytes.value();
+        (0..context.engines()).map(EngineIndex).max_by_key(bytes).unwrap_or(context.own_engine())
     }
 
     /// Lets the caller look at the engine of a shard. Waits until no core holds it.
-    pub fn inspect<R>(&self, shard: u16, look: impl FnOnce(&E) -> R) -> R {
-        self.inspect_kept(shard, |kept| look(&kept.engine))
+    pub fn inspect<R>(&self, index: EngineIndex, look: impl FnOnce(&E) -> R) -> R {
+        self.inspect_kept(index, |kept| look(&kept.engine))
     }
 
     /// The number of requests that the engine of a shard delays. Waits until no core holds the
     /// engine.
-    pub(crate) fn delayed_count(&self, shard: u16) -> usize {
-        self.inspect_kept(shard, |kept| kept.backlog.delayed_count())
+    pub(crate) fn delayed_count(&self, index: EngineIndex) -> usize {
+        self.inspect_kept(index, |kept| kept.backlog.delayed_count())
     }
 
-    fn inspect_kept<R>(&self, shard: u16, look: impl FnOnce(&Kept<E>) -> R) -> R {
+    fn inspect_kept<R>(&self, index: EngineIndex, look: impl FnOnce(&Kept<E>) -> R) -> R {
         let held = loop {
-            match self.hold(shard) {
+            match self.hold(index) {
                 Some(held) => break held,
                 None => std::thread::yield_now(),
             }
@@ -251,8 +251,8 @@ impl<E: Engine> Engines<E> {
 
     /// Lets the caller use the engine of a shard whose process serves no clients any more. `None`
     /// if a core holds it.
-    pub fn with_idle<R>(&self, shard: u16, work: impl FnOnce(&mut E) -> R) -> Option<R> {
-        let mut guard = self.lock(shard).take()?;
+    pub fn with_idle<R>(&self, index: EngineIndex, work: impl FnOnce(&mut E) -> R) -> Option<R> {
+        let mut guard = self.lock(index).take()?;
         let result = work(&mut guard.engine);
         guard.release_leaving();
         Some(result)
@@ -260,39 +260,39 @@ impl<E: Engine> Engines<E> {
 
     /// Takes the engine of a shard as another core would, and does nothing with it. `None` if a
     /// core holds it.
-    pub fn hold(&self, shard: u16) -> Option<Hold<'_, E>> {
-        let guard = Some(self.lock(shard).take()?);
-        Some(Hold { guard, shard, mailboxes: &self.mailboxes })
+    pub fn hold(&self, index: EngineIndex) -> Option<Hold<'_, E>> {
+        let guard = Some(self.lock(index).take()?);
+        Some(Hold { guard, index, mailboxes: &self.mailboxes })
     }
 
     #[inline]
-    fn lock(&self, shard: u16) -> &Lock<E> {
-        &self.doors[usize::from(shard)].lock
+    fn lock(&self, index: EngineIndex) -> &Lock<E> {
+        &self.doors[index.number()].lock
     }
 
     #[inline]
-    fn calls(&self, shard: u16) -> &Calls {
-        &self.doors[usize::from(shard)].calls
+    fn calls(&self, index: EngineIndex) -> &Calls {
+        &self.doors[index.number()].calls
     }
 
     /// Whether requests that can be executed wait with an engine that no core holds (E4). Cost: a
     /// load.
     #[inline]
-    pub(crate) fn are_left(&self, shard: u16) -> bool {
-        self.lock(shard).is_left()
+    pub(crate) fn are_left(&self, index: EngineIndex) -> bool {
+        self.lock(index).is_left()
     }
 
     /// Whether no core holds an engine, and no requests wait with it.
-    pub(crate) fn is_idle(&self, shard: u16) -> bool {
+    pub(crate) fn is_idle(&self, index: EngineIndex) -> bool {
         let idle = |hold: Hold<'_, E>| hold.guard.as_ref().map(|kept| kept.backlog.delayed_count());
-        self.lock(shard).is_idle() && self.hold(shard).and_then(idle) == Some(0)
+        self.lock(index).is_idle() && self.hold(index).and_then(idle) == Some(0)
     }
 
     /// Whether something has called this core to its engine: room, a time that has come, or
     /// operations on files that its backend has room for now. Cost: three loads.
     #[inline]
     pub(crate) fn are_called(&self, context: &Context) -> bool {
-        let calls = self.calls(context.id);
+        let calls = self.calls(context.own_engine());
         calls.is_room_called()
             || calls.deadline_ns() <= context.now_ns()
             || calls.has_unsubmitted() && context.file_room.get() > 0
@@ -303,38 +303,38 @@ impl<E: Engine> Engines<E> {
     pub(crate) fn take_outgoing(
         &self,
         context: &Context,
-        mut submit: impl FnMut(u16, E::Submission),
+        mut submit: impl FnMut(EngineIndex, E::Submission),
     ) {
         if context.has_outgoing.replace(false) {
-            let mut outgoing = self.outgoing(context.id);
+            let mut outgoing = self.outgoing(context.core);
             outgoing.drain(..).for_each(|(engine, submission)| submit(engine, submission));
         }
     }
 
-    fn outgoing(&self, core: u16) -> MutexGuard<'_, Vec<(u16, E::Submission)>> {
-        let outgoing = self.outgoing[usize::from(core)].lock();
+    fn outgoing(&self, core: CoreIndex) -> MutexGuard<'_, Vec<(EngineIndex, E::Submission)>> {
+        let outgoing = self.outgoing[core.number()].lock();
         outgoing.expect("a core that panics ends the process")
     }
 
     /// When the engine of a shard wants to be entered at the latest. `None`: never.
     #[inline]
-    pub(crate) fn deadline_ns(&self, shard: u16) -> Option<u64> {
-        let deadline_ns = self.calls(shard).deadline_ns();
+    pub(crate) fn deadline_ns(&self, index: EngineIndex) -> Option<u64> {
+        let deadline_ns = self.calls(index).deadline_ns();
         (deadline_ns != NEVER_NS).then_some(deadline_ns)
     }
 
     /// Has the core that holds an engine wake the home core when it releases the engine (E4).
     /// Returns `false` if no core holds it. The home core has raised its sleeping flag.
-    pub(crate) fn want(&self, shard: u16) -> bool {
-        self.lock(shard).want()
+    pub(crate) fn want(&self, index: EngineIndex) -> bool {
+        self.lock(index).want()
     }
 
     /// Calls the engines whose requests wait for room, because a reader that was in the way has
     /// passed (`calls`, K1). Notes the home cores that must be woken. Cost: a load for each engine.
     #[cold]
     pub(crate) fn reader_has_passed(&self, context: &Context) {
-        for (home, door) in (0..).zip(&self.doors) {
-            if door.calls.call_room() && home != context.id {
+        for (home, door) in (0..).map(CoreIndex).zip(&self.doors) {
+            if door.calls.call_room() && home != context.core {
                 context.note_wake(home); // calls, K2
             }
         }
@@ -343,7 +343,7 @@ impl<E: Engine> Engines<E> {
     /// As [`Self::reader_has_passed`], for a reader that is no core of this process.
     #[cold]
     pub fn call_for_room(&self) {
-        for (home, door) in (0..).zip(&self.doors) {
+        for (home, door) in (0..).map(CoreIndex).zip(&self.doors) {
             if door.calls.call_room() {
                 self.mailboxes.wake(home);
             }
@@ -354,20 +354,24 @@ impl<E: Engine> Engines<E> {
     ///
     /// Cost: a compare-and-swap; the engine's cost of entering.
     #[inline]
-    pub(crate) fn take<'l>(&'l self, shard: u16, context: &'l Context) -> Option<Entered<'l, E>> {
-        debug_assert!(self.may_take(shard, context), "E3");
-        let Some(guard) = self.lock(shard).take() else {
+    pub(crate) fn take<'l>(
+        &'l self,
+        index: EngineIndex,
+        context: &'l Context,
+    ) -> Option<Entered<'l, E>> {
+        debug_assert!(self.may_take(index, context), "E3");
+        let Some(guard) = self.lock(index).take() else {
             context.counters.engines_held.add(1);
             return None;
         };
-        Some(self.enter(guard, shard, context))
+        Some(self.enter(guard, index, context))
     }
 
     #[inline]
     fn enter<'l>(
         &'l self,
         mut guard: EngineGuard<'l, E>,
-        shard: u16,
+        index: EngineIndex,
         context: &'l Context,
     ) -> Entered<'l, E> {
         context.catch_up();
@@ -375,7 +379,7 @@ impl<E: Engine> Engines<E> {
         let noted_work = guard.engine.work_bytes();
         let hold = context.work.begin_hold(noted_work);
         let guard = Some(guard);
-        Entered { guard, shard, context, engines: self, is_changed: true, hold, noted_work }
+        Entered { guard, index, context, engines: self, is_changed: true, hold, noted_work }
     }
 
     /// Leaves a request with the shard that executes it: with the core that holds its engine, with
@@ -387,18 +391,18 @@ impl<E: Engine> Engines<E> {
         work: Work<Parked<E>>,
         context: &'l Context,
     ) -> Option<Entered<'l, E>> {
-        let shard = work.shard;
-        debug_assert!(work.origin == context.id, "a core parks requests of its own clients");
-        let lock = self.lock(shard);
-        if self.may_take(shard, context) {
+        let index = work.engine;
+        debug_assert!(work.origin == context.core, "a core parks requests of its own clients");
+        let lock = self.lock(index);
+        if self.may_take(index, context) {
             let Offered::Taken(guard, work) = lock.take_or_park(work) else { return None };
-            let mut entered = self.enter(guard, shard, context);
+            let mut entered = self.enter(guard, index, context);
             entered.take_parked();
             entered.backlog().push(work);
             return Some(entered);
         }
         if lock.park(work) {
-            context.note_wake(shard); // E4
+            context.note_wake(CoreIndex(index.0)); // E4
         }
         None
     }
@@ -409,7 +413,7 @@ impl<E: Engine> Engines<E> {
     ///
     /// Cost: three loads, if there is nothing to do.
     pub(crate) fn step_backlog(&self, context: &Context, is_left: bool) -> Stepped {
-        let (home, now_ns) = (context.id, context.now_ns());
+        let (home, now_ns) = (context.own_engine(), context.now_ns());
         let is_called = self.are_called(context);
         if !is_left && !is_called && !self.are_left(home) {
             return Stepped { is_left: false, executed: 0 };
@@ -419,7 +423,7 @@ impl<E: Engine> Engines<E> {
             // one. What has called stays, and this core wants the engine before it sleeps.
             return Stepped { is_left: false, executed: 0 };
         };
-        debug_assert!(entered.shard == context.id, "each core steps its own backlog");
+        debug_assert!(entered.index == home, "each core steps its own backlog");
         if self.calls(home).deadline_ns() <= now_ns {
             let Kept { engine, backlog, .. } = entered.kept();
             engine.reach(now_ns, &mut |ticket| backlog.wake(ticket));
@@ -445,7 +449,7 @@ pub(crate) struct Stepped {
 pub(crate) struct Entered<'l, E: Engine> {
     /// `None` once it is released.
     guard: Option<EngineGuard<'l, E>>,
-    pub(super) shard: u16,
+    pub(super) index: EngineIndex,
     context: &'l Context,
     engines: &'l Engines<E>,
     /// Whether the statistics may have changed.
@@ -511,11 +515,11 @@ impl<'l, E: Engine> Entered<'l, E> {
     /// Publishes the statistics (E2). Cost: a few loads, and a store for each one that changed.
     #[inline]
     fn publish(&mut self) {
-        let (shard, context) = (self.shard, self.context);
+        let (index, context) = (self.index, self.context);
         let Context { shared, counters, .. } = context;
         let kept = self.kept();
         let stats = kept.engine.stats();
-        shared.counters[usize::from(shard)].publish(&stats);
+        shared.counters[index.number()].publish(&stats);
         let found = DeadFound { expired: stats.found_expired, flushed: stats.found_flushed };
         let before = std::mem::replace(&mut kept.found, found);
         debug_assert!(before.expired <= found.expired, "an engine counts from its start on");
@@ -539,11 +543,11 @@ impl<'l, E: Engine> Entered<'l, E> {
     /// Executes delayed requests that are ready and parked requests within `limit` each, publishes
     /// the statistics, and hands the answers back (E2). Returns how many requests were executed.
     fn work_off(&mut self, limit: RunLimit) -> usize {
-        let (context, engines, shard) = (self.context, self.engines, self.shard);
+        let (context, engines, index) = (self.context, self.engines, self.index);
         let mut done = Chain::new();
         self.take_parked();
         let Kept { engine, backlog, .. } = self.kept();
-        let calls = engines.calls(shard);
+        let calls = engines.calls(index);
         backlog.complete(engine, &mut done); // Beyond the limit, and before requests.
         backlog.ask_for_room(engine, calls);
         let mut executed = backlog.run_ready(context, engine, limit, &mut done);
@@ -568,15 +572,15 @@ impl<'l, E: Engine> Entered<'l, E> {
 
     #[cold]
     fn take_some_submissions(&mut self, first: E::Submission) {
-        let (context, engines, shard) = (self.context, self.engines, self.shard);
+        let (context, engines, index) = (self.context, self.engines, self.index);
         let Kept { engine, unsubmitted, .. } = self.kept();
-        let mut outgoing = engines.outgoing(context.id);
+        let mut outgoing = engines.outgoing(context.core);
         let mut next = Some(first);
         let mut room = context.file_room.get();
         while room > 0
             && let Some(submission) = next
         {
-            outgoing.push((shard, submission));
+            outgoing.push((index, submission));
             room -= 1;
             next = engine.next_submission();
         }
@@ -584,9 +588,9 @@ impl<'l, E: Engine> Entered<'l, E> {
         context.file_room.set(room);
         let is_left = next.is_some();
         *unsubmitted = next;
-        engines.calls(shard).set_unsubmitted(is_left);
-        if is_left && shard != context.id {
-            context.note_wake(shard); // calls, K2
+        engines.calls(index).set_unsubmitted(is_left);
+        if is_left && index != context.own_engine() {
+            context.note_wake(CoreIndex(index.0)); // calls, K2
         }
     }
 
@@ -602,8 +606,8 @@ impl<'l, E: Engine> Entered<'l, E> {
             debug_assert!(*durable < sequence, "contract, I3");
             *durable = sequence;
             let context = self.context;
-            self.engines.calls(self.shard).take_fenced(|core| {
-                if core != context.id {
+            self.engines.calls(self.index).take_fenced(|core| {
+                if core != context.core {
                     context.note_wake(core);
                 }
             });
@@ -612,9 +616,9 @@ impl<'l, E: Engine> Entered<'l, E> {
         let now_at_ns = engine.deadline_ns().unwrap_or(NEVER_NS);
         if now_at_ns != *deadline_ns {
             let before_ns = std::mem::replace(deadline_ns, now_at_ns);
-            self.engines.calls(self.shard).set_deadline_ns(now_at_ns);
-            if now_at_ns < before_ns && self.shard != self.context.id {
-                self.context.note_wake(self.shard); // calls, K2
+            self.engines.calls(self.index).set_deadline_ns(now_at_ns);
+            if now_at_ns < before_ns && self.index != self.context.own_engine() {
+                self.context.note_wake(CoreIndex(self.index.0)); // calls, K2
             }
         }
     }
@@ -650,8 +654,8 @@ impl<'l, E: Engine> Entered<'l, E> {
     /// Notes that the home core of the engine must be woken, which was released (E4).
     fn wake_home(&self, is_wanted: bool) {
         debug_assert!(self.guard.is_none(), "E4: it looks at the flag after the release");
-        if is_wanted && self.shard != self.context.id {
-            self.context.note_wake(self.shard);
+        if is_wanted && self.index != self.context.own_engine() {
+            self.context.note_wake(CoreIndex(self.index.0));
         }
     }
 }

@@ -22,7 +22,7 @@
 //! - S4  A core does not end before its operations have completed: requests of other cores may wait
 //!   for them.
 
-use kachel_engine::Engine;
+use kachel_engine::{Engine, EngineIndex};
 use kachel_io::{FileOperation, Files};
 
 use crate::context::Context;
@@ -77,10 +77,10 @@ fn complete_some<E: FileEngine>(
     let left = context.files_in_flight.get().checked_sub(count);
     context.files_in_flight.set(left.expect("S3: what completes was submitted"));
     for mut operation in completed.drain(..) {
-        let shard = (operation.token >> TOKEN_BITS) as u16; // S1
-        debug_assert!(shard < context.shards(), "S1: an engine of this process");
+        let engine = EngineIndex((operation.token >> TOKEN_BITS) as u16); // S1
+        debug_assert!(engine.0 < context.engines(), "S1: an engine of this process");
         operation.token &= (1 << TOKEN_BITS) - 1;
-        held.park(records.carrier(context, shard, operation.into())); // S3
+        held.park(records.carrier(context, engine, operation.into())); // S3
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn submit<E: FileEngine>(io: &mut impl Files, context: &Context, engi
     engines.take_outgoing(context, |engine, submission| {
         let mut operation: Box<FileOperation> = submission.into();
         assert!(operation.token >> TOKEN_BITS == 0, "S1: an engine uses {TOKEN_BITS} bits");
-        operation.token |= u64::from(engine) << TOKEN_BITS;
+        operation.token |= u64::from(engine.0) << TOKEN_BITS;
         let submitted = io.submit(operation);
         assert!(submitted.is_ok(), "S2: there is room");
         context.files_in_flight.set(context.files_in_flight.get() + 1);

@@ -6,7 +6,7 @@
 //! This file cites the invariants of `engines`.
 
 use arrayvec::ArrayVec;
-use kachel_engine::{BATCH_MAX, Engine, Ticket};
+use kachel_engine::{BATCH_MAX, Engine, EngineIndex, Ticket};
 use kachel_stdx::Work;
 
 use crate::context::Context;
@@ -37,19 +37,19 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
     /// it, but may release it before a later request of the batch; or this core holds as many
     /// engines as a batch has requests.
     #[inline]
-    pub(crate) fn get(&mut self, shard: u16) -> Option<&mut Entered<'l, E>> {
-        let place = match self.entered.iter().position(|entered| entered.shard == shard) {
+    pub(crate) fn get(&mut self, index: EngineIndex) -> Option<&mut Entered<'l, E>> {
+        let place = match self.entered.iter().position(|entered| entered.index == index) {
             Some(place) => place,
             // A batch needs at most as many engines as it has requests, but freeing memory for a
             // client may need one more.
             None if self.entered.is_full() => return None,
-            None if !self.engines.may_take(shard, self.context) => return None, // E3
+            None if !self.engines.may_take(index, self.context) => return None, // E3
             None => {
-                self.entered.push(self.engines.take(shard, self.context)?);
+                self.entered.push(self.engines.take(index, self.context)?);
                 self.entered.len() - 1
             }
         };
-        debug_assert!(self.entered[place].shard == shard, "an engine is found by its shard");
+        debug_assert!(self.entered[place].index == index, "an engine is found by its index");
         Some(&mut self.entered[place])
     }
 
@@ -62,7 +62,7 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
     pub(crate) fn fullest(&mut self) -> Option<&mut E> {
         if !self.engines.are_open_to_all() {
             // A core without keys has nothing to evict. The others evict when they store next.
-            let owns_keys = self.context.hasher.owns_keys(self.context.id);
+            let owns_keys = self.context.hasher.owns_keys(self.context.own_engine());
             return owns_keys.then(|| self.own()).flatten();
         }
         self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
@@ -71,40 +71,40 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
     /// Releases the engine of a shard if its hold has reached the bound (`work`, W2). So the parked
     /// requests are executed, and other cores may take the engine, before the next request of this
     /// batch.
-    pub(crate) fn release_worked_out(&mut self, shard: u16) {
+    pub(crate) fn release_worked_out(&mut self, index: EngineIndex) {
         let is_worked_out =
-            |entered: &Entered<'_, E>| entered.shard == shard && entered.is_worked_out();
+            |entered: &Entered<'_, E>| entered.index == index && entered.is_worked_out();
         let Some(place) = self.entered.iter().position(is_worked_out) else { return };
         let mut entered = self.entered.swap_remove(place);
-        debug_assert!(entered.shard == shard, "it is the one that has worked");
-        if entered.shard != self.context.id {
+        debug_assert!(entered.index == index, "it is the one that has worked");
+        if entered.index != self.context.own_engine() {
             entered.maintain(&self.context.now());
         }
     }
 
     /// Gives a ticket back to the engine of a shard, which this core holds.
     #[cold]
-    pub(crate) fn forget(&mut self, shard: u16, ticket: Ticket) {
-        let held = self.entered.iter_mut().find(|entered| entered.shard == shard);
+    pub(crate) fn forget(&mut self, index: EngineIndex, ticket: Ticket) {
+        let held = self.entered.iter_mut().find(|entered| entered.index == index);
         held.expect("who delays a request is held").forget(ticket);
     }
 
     /// The engine of this core's own shard, as [`Self::get`] returns it.
     #[inline]
     pub(crate) fn own(&mut self) -> Option<&mut E> {
-        self.get(self.context.id).map(|entered| &mut **entered)
+        self.get(self.context.own_engine()).map(|entered| &mut **entered)
     }
 
     /// Whether this core holds the engine of a shard.
-    pub(crate) fn has(&self, shard: u16) -> bool {
-        self.entered.iter().any(|entered| entered.shard == shard)
+    pub(crate) fn has(&self, index: EngineIndex) -> bool {
+        self.entered.iter().any(|entered| entered.index == index)
     }
 
     /// Leaves a request with the shard that executes it ([`Engines::park`]). If this core holds the
     /// engine, the request is executed when the batch ends, or later if it has a ticket.
     pub(crate) fn park(&mut self, work: Work<Parked<E>>) {
-        debug_assert!(work.ticket.is_none() || self.has(work.shard), "who delays it is held");
-        if let Some(entered) = self.entered.iter_mut().find(|held| held.shard == work.shard) {
+        debug_assert!(work.ticket.is_none() || self.has(work.engine), "who delays it is held");
+        if let Some(entered) = self.entered.iter_mut().find(|held| held.index == work.engine) {
             entered.take_parked();
             return entered.backlog().push(work);
         }
@@ -120,8 +120,8 @@ impl<E: Engine> Drop for HeldEngines<'_, E> {
     /// Does a step of upkeep in each engine of another shard, whose own core may sleep. Then
     /// releases all engines, and wakes the cores that wait for an answer (`mailboxes`, M2).
     fn drop(&mut self) {
-        let (own, now) = (self.context.id, self.context.now());
-        for engine in self.entered.iter_mut().filter(|entered| entered.shard != own) {
+        let (own, now) = (self.context.own_engine(), self.context.now());
+        for engine in self.entered.iter_mut().filter(|entered| entered.index != own) {
             debug_assert!(self.engines.are_open_to_all(), "E3");
             engine.maintain(&now);
         }
@@ -139,6 +139,7 @@ mod tests {
     use kachel_engine::{ClockOrigin, Common as _, EngineOptions, KeyHasher, LeaseOptions, Seeds};
     use kachel_host::Budget;
     use kachel_io::ManualClock;
+    use kachel_net::CoreIndex;
 
     use super::*;
     use crate::cores::options::SharedOptions;
@@ -174,15 +175,17 @@ mod tests {
         let origin = ClockOrigin::new(0, 0);
         let log = Log::new(0, Vec::new());
         let work = WorkMeter::new(Rc::new(ManualClock::new(0)));
-        let context = Context::new(0, shared, hasher, origin, core.place(), sizes, log, work);
+        let context =
+            Context::new(CoreIndex(0), shared, hasher, origin, core.place(), sizes, log, work);
         let mut held = HeldEngines::new(&engines, &context);
-        let last = BATCH_MAX as u16 - 1;
-        for shard in 0..=last {
-            assert!(held.get(shard).is_some() && engines.hold(shard).is_none(), "{shard}");
+        let [last, one_more] = [BATCH_MAX as u16 - 1, SHARDS - 1].map(EngineIndex);
+        for engine in (0..=last.0).map(EngineIndex) {
+            assert!(held.get(engine).is_some() && engines.hold(engine).is_none(), "{engine}");
         }
-        assert!(held.get(SHARDS - 1).is_none(), "it is free, but there is no room for it");
+        assert!(held.get(one_more).is_none(), "it is free, but there is no room for it");
         assert!(held.own().is_some() && held.get(last).is_some(), "they are held already");
         drop(held);
-        assert!((0..SHARDS).all(|shard| engines.hold(shard).is_some()), "all are released");
+        let mut all = (0..SHARDS).map(EngineIndex);
+        assert!(all.all(|engine| engines.hold(engine).is_some()), "all are released");
     }
 }

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use kachel_engine::Engine;
 use kachel_io::Waker;
-use kachel_net::{ClientProtocol, EndpointIndex, LoginOwed};
+use kachel_net::{ClientProtocol, CoreIndex, EndpointIndex, LoginOwed};
 use kachel_stdx::{CachePadded, Chain, Returned, Sleeper, Work};
 
 use crate::context::Context;
@@ -62,25 +62,25 @@ impl<E: Engine> Mailboxes<E> {
         Self((0..cores).map(|_| CachePadded::new(mailbox())).collect())
     }
 
-    fn of(&self, core: u16) -> &Mailbox<E> {
-        debug_assert!(usize::from(core) < self.0.len(), "a core of this process");
-        &self.0[usize::from(core)]
+    fn of(&self, core: CoreIndex) -> &Mailbox<E> {
+        debug_assert!(core.number() < self.0.len(), "a core of this process");
+        &self.0[core.number()]
     }
 
     /// Sets the waker of a core. The core calls this before its first tick.
-    pub(crate) fn set_waker(&self, core: u16, waker: Waker) {
+    pub(crate) fn set_waker(&self, core: CoreIndex, waker: Waker) {
         let set = self.of(core).waker.set(waker);
         assert!(set.is_ok(), "a core has one waker");
     }
 
     /// The sleeping flag of a core.
-    pub(crate) fn sleeper(&self, core: u16) -> &Sleeper {
+    pub(crate) fn sleeper(&self, core: CoreIndex) -> &Sleeper {
         &self.of(core).sleeper
     }
 
     /// Whether the mailbox of a core is empty. Cost: two loads.
     #[inline]
-    pub(crate) fn is_empty(&self, core: u16) -> bool {
+    pub(crate) fn is_empty(&self, core: CoreIndex) -> bool {
         let mailbox = self.of(core);
         mailbox.answers.is_empty() && mailbox.sockets.is_empty()
     }
@@ -89,8 +89,8 @@ impl<E: Engine> Mailboxes<E> {
     pub(crate) fn answer(&self, context: &Context, mut done: Chain<Parked<E>>) {
         while let Some(work) = done.pop() {
             let origin = work.origin;
-            debug_assert!(origin < context.shards(), "parked, P1: some core waits for it");
-            if self.of(origin).answers.push(work) && origin != context.id {
+            debug_assert!(origin.0 < context.cores(), "parked, P1: some core waits for it");
+            if self.of(origin).answers.push(work) && origin != context.core {
                 context.note_wake(origin); // M1, M2
             }
         }
@@ -98,13 +98,13 @@ impl<E: Engine> Mailboxes<E> {
 
     /// Takes the answers that were brought to a core, the oldest first.
     #[inline]
-    pub(crate) fn take_answers(&self, core: u16) -> Chain<Parked<E>> {
+    pub(crate) fn take_answers(&self, core: CoreIndex) -> Chain<Parked<E>> {
         self.of(core).answers.take()
     }
 
     /// Hands a socket to another core. Notes that this core must be woken.
-    pub(crate) fn hand_over(&self, context: &Context, core: u16, socket: Adopted) {
-        debug_assert!(core != context.id, "a core hands nothing over to itself");
+    pub(crate) fn hand_over(&self, context: &Context, core: CoreIndex, socket: Adopted) {
+        debug_assert!(core != context.core, "a core hands nothing over to itself");
         if self.of(core).sockets.push(Work::new(socket)) {
             context.note_wake(core);
         }
@@ -112,12 +112,12 @@ impl<E: Engine> Mailboxes<E> {
 
     /// Takes the sockets that were handed to a core.
     #[inline]
-    pub(crate) fn take_sockets(&self, core: u16) -> Chain<Adopted> {
+    pub(crate) fn take_sockets(&self, core: CoreIndex) -> Chain<Adopted> {
         self.of(core).sockets.take()
     }
 
     /// Wakes a core if it sleeps. Cost: a fence and a load; a system call if it sleeps.
-    pub(crate) fn wake(&self, core: u16) {
+    pub(crate) fn wake(&self, core: CoreIndex) {
         let mailbox = self.of(core);
         if mailbox.sleeper.must_wake()
             && let Some(waker) = mailbox.waker.get()

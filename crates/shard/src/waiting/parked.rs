@@ -16,9 +16,9 @@
 //! - P3  The core that executes a request neither parses nor hashes its key.
 
 use kachel_engine::{
-    Block, Cursor, Engine, INLINE_VALUE_BYTES_MAX, Key, KeyHashes, Lookup, Ticket,
+    Block, Cursor, Engine, EngineIndex, INLINE_VALUE_BYTES_MAX, Key, KeyHashes, Lookup, Ticket,
 };
-use kachel_net::SlotIndex;
+use kachel_net::{CoreIndex, SlotIndex};
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX};
 use kachel_wire::{Parsed, parse};
 
@@ -72,11 +72,11 @@ struct KeyAt {
 pub(crate) struct Parked<E: Engine> {
     pub(crate) ask: Ask,
     /// The core whose client waits.
-    pub(crate) origin: u16,
+    pub(crate) origin: CoreIndex,
     /// The slot of that core that waits for the answer.
     pub(crate) slot: SlotIndex,
-    /// The shard whose engine executes it.
-    pub(crate) shard: u16,
+    /// The engine that executes it.
+    pub(crate) engine: EngineIndex,
     /// Which stock of records it belongs to.
     pub(crate) is_large: bool,
     key: Option<KeyAt>,
@@ -99,9 +99,9 @@ impl<E: Engine> Parked<E> {
         debug_assert!(text_bytes <= TEXT_BYTES_MAX && answer_bytes <= ANSWER_BYTES_MAX);
         Self {
             ask: Ask::Line,
-            origin: 0,
+            origin: CoreIndex(0),
             slot: SlotIndex(0),
-            shard: 0,
+            engine: EngineIndex(0),
             is_large: false,
             key: None,
             reads_value: false,
@@ -181,14 +181,14 @@ impl<E: Engine> Parked<E> {
         debug_assert!(self.answer.text.is_empty(), "P1: it was not answered yet");
         let mut answer = std::mem::take(&mut self.answer);
         let upload = self.upload.take();
-        let applier = Applier { engine, shard: self.shard, context };
+        let applier = Applier { engine, index: self.engine, context };
         let key = self.key().expect("it is about a key");
         let (applied, upload) = if let Ask::Key(terms) = self.ask {
             (applier.key(key, terms, ticket, &mut answer), None)
         } else if let Ask::Removal { is_meta } = self.ask {
             let removed = applier.removal(key, is_meta, ticket, answer.descriptor);
             (
-                removed.map(|durability| answer.depends_on(self.shard, durability)).map(|()| None),
+                removed.map(|durability| answer.depends_on(self.engine, durability)).map(|()| None),
                 None,
             )
         } else {

@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 
-use kachel_engine::{Engine, Key};
+use kachel_engine::{Engine, EngineIndex, Key};
 use kachel_net::{AnswerRoom, ClientIndex};
 use kachel_stdx::{Chain, Work};
 use kachel_wire::request::KEY_BYTES_MAX;
@@ -138,7 +138,7 @@ impl<E: Engine> Records<E> {
         if is_large { &mut self.large } else { &mut self.small }
     }
 
-    /// Fills a record with a request of a connection to `shard`, and keeps a reply slot and room
+    /// Fills a record with a request of a connection to an engine, and keeps a reply slot and room
     /// for its answer.
     ///
     /// A request without a reply has an answer as well, which is empty. So a client that gets a
@@ -150,7 +150,7 @@ impl<E: Engine> Records<E> {
         context: &Context,
         clients: &mut Clients<E::Pinned>,
         connection: ClientIndex,
-        shard: u16,
+        engine: EngineIndex,
         outgoing: Outgoing<'_>,
     ) -> Result<Work<Parked<E>>, NoRecord> {
         let Outgoing { ask, text, key, reads_value, room } = outgoing;
@@ -162,8 +162,8 @@ impl<E: Engine> Records<E> {
         let mut work = self.stock(is_large).take().ok_or(NoRecord { is_large })?;
         work.is_large = is_large;
         work.fill(ask, text, key, reads_value, room.value_bytes);
-        work.origin = context.id;
-        work.shard = shard;
+        work.origin = context.core;
+        work.engine = engine;
         work.slot = clients.keep_slot(connection, room);
         if context.log.is_on() {
             work.answer.descriptor = context.log.descriptor(connection);
@@ -172,20 +172,20 @@ impl<E: Engine> Records<E> {
         Ok(work)
     }
 
-    /// A record that brings a completed operation on a file to the engine of `shard`. Cost: an
+    /// A record that brings a completed operation on a file to an engine. Cost: an
     /// allocation only if more are on their way than ever before. There are no more than
     /// operations.
     pub(crate) fn carrier(
         &mut self,
         context: &Context,
-        shard: u16,
+        engine: EngineIndex,
         completion: E::Completion,
     ) -> Work<Parked<E>> {
         let carrier = self.carriers.pop();
         let mut work = carrier.unwrap_or_else(|| Work::new(Parked::new(0, 0)));
         debug_assert!(work.completion.is_none(), "files, S3: what it carried was applied");
         (work.ask, work.completion) = (Ask::Completion, Some(completion));
-        (work.origin, work.shard) = (context.id, shard);
+        (work.origin, work.engine) = (context.core, engine);
         work
     }
 
@@ -206,29 +206,31 @@ impl<E: Engine> Records<E> {
     }
 
     /// Delivers the answers that have come back (R3). Passes each piece of a listing to `listed`:
-    /// the shard and the connection, the text, and how the piece has ended. `listed` returns the
+    /// the engine and the connection, the text, and how the piece has ended. `listed` returns the
     /// lines for the client.
-    pub(crate) fn take_answers(
+    pub(crate) fn take_answers<L>(
         &mut self,
         context: &Context,
         mailboxes: &Mailboxes<E>,
         clients: &mut Clients<E::Pinned>,
-        mut listed: impl for<'t> FnMut((u16, Option<ClientIndex>), &'t [u8], Ended) -> &'t [u8],
-    ) {
-        let mut answers = mailboxes.take_answers(context.id);
+        mut listed: L,
+    ) where
+        L: for<'t> FnMut((EngineIndex, Option<ClientIndex>), &'t [u8], Ended) -> &'t [u8],
+    {
+        let mut answers = mailboxes.take_answers(context.core);
         while let Some(mut work) = answers.pop() {
-            debug_assert!(work.origin == context.id, "an answer comes back to its own core");
+            debug_assert!(work.origin == context.core, "an answer comes back to its own core");
             if work.ask == Ask::Completion {
                 self.carriers.push_first(work);
                 continue;
             }
             if let Ask::Piece { ended, .. } = work.ask {
                 let connection = clients.slots.connection(work.slot);
-                let lines = listed((work.shard, connection), &work.answer.text, ended);
+                let lines = listed((work.engine, connection), &work.answer.text, ended);
                 clients.piece(work.slot, lines);
             } else {
                 let value = work.value.take();
-                let fence = fence_of(work.shard, work.answer.durability);
+                let fence = fence_of(work.engine, work.answer.durability);
                 clients.answered(work.slot, Answered { text: &work.answer.text, value, fence });
             }
             self.put_back(work);

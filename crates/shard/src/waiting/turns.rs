@@ -44,7 +44,7 @@ impl<P: ReadValue> Clients<P> {
     /// When this shard must next resume a connection whose login waits. Cost: two loads.
     #[inline]
     pub(crate) fn next_login_ns(&self, context: &Context) -> Option<u64> {
-        let called_ns = context.shared.throttle.next_ns(context.id);
+        let called_ns = context.shared.throttle.next_ns(context.core);
         let delayed_ns = self.login_turns.next_ns();
         called_ns.into_iter().chain(delayed_ns).min()
     }
@@ -60,11 +60,11 @@ impl<P: ReadValue> Clients<P> {
             open.note_login_turn();
             self.resume_if_free(connection);
         }
-        if context.shared.throttle.next_ns(context.id).is_none_or(|next_ns| now_ns < next_ns) {
+        if context.shared.throttle.next_ns(context.core).is_none_or(|next_ns| now_ns < next_ns) {
             return; // T3
         }
         context.change_attempts(|attempts| {
-            while let Some(called) = attempts.call(context.id, now_ns) {
+            while let Some(called) = attempts.call(context.core, now_ns) {
                 if let Some(turn) = self.end_wait(context, called) {
                     attempts.leave(turn); // T2
                 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kachel_engine::KeyHasher;
+use kachel_engine::{EngineIndex, KeyHasher};
 use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions, is_rest};
 
@@ -121,7 +121,7 @@ fn an_engine_that_another_core_holds_delays_only_what_it_must() {
     let clients = [world.connect(), world.connect()];
     let foreign = fill(&mut world, &clients[0], 0);
     let engines = Arc::clone(&world.engines);
-    let held = engines.hold(1).expect("no shard runs");
+    let held = engines.hold(EngineIndex(1)).expect("no shard runs");
     let gets: String = (0..KEYS).map(|number| format!("get {}\r\n", key(number))).collect();
     for client in &clients {
         client.write(gets.as_bytes());
@@ -184,7 +184,8 @@ fn a_core_that_loses_its_engine_within_a_batch_reads_as_others_do() {
     let hasher = KeyHasher::new(options.seeds, options.shards);
     let own = |name: &str| {
         let mut names = (0..).map(|number| format!("{name}{number}"));
-        let is_own = |name: &String| hasher.owner(hasher.key(name.as_bytes()).hashes()) == 0;
+        let is_own =
+            |name: &String| hasher.owner(hasher.key(name.as_bytes()).hashes()) == EngineIndex(0);
         names.find(is_own).expect("it owns half of the keys")
     };
     let mut world = World::new(options);
@@ -201,7 +202,7 @@ fn a_core_that_loses_its_engine_within_a_batch_reads_as_others_do() {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 if is_on.load(Ordering::Relaxed) {
-                    drop(engines.hold(0));
+                    drop(engines.hold(EngineIndex(0)));
                     (0..20).for_each(|_| std::hint::spin_loop());
                 } else {
                     std::thread::yield_now();
@@ -383,12 +384,15 @@ fn filled_by_shard_1() -> (World, FarEnd, String) {
     let mut world = World::new(options);
     let client = world.connect();
     let value = "v".repeat(1_000);
-    for name in (0..).map(key).filter(|name| owner(name) == 1).take(6_000) {
+    for name in (0..).map(key).filter(|name| owner(name) == EngineIndex(1)).take(6_000) {
         let set = format!("set {name} 0 0 1000\r\n{value}\r\n");
         assert_eq!(world.ask(&client, set.as_bytes()), b"STORED\r\n");
     }
     assert!(evictions(&world) > 0, "memory is full");
-    let name = (0..).map(key).find(|name| owner(name) == 0).expect("it owns half of the keys");
+    let name = (0..)
+        .map(key)
+        .find(|name| owner(name) == EngineIndex(0))
+        .expect("it owns half of the keys");
     (world, client, name)
 }
 
@@ -401,7 +405,7 @@ fn a_large_value_waits_for_the_engine_of_the_shard_that_has_items_to_evict() {
     let (mut world, client, name) = filled_by_shard_1();
     let large = "l".repeat(1_000_000);
     let engines = Arc::clone(&world.engines);
-    let held = engines.hold(1).expect("no shard runs");
+    let held = engines.hold(EngineIndex(1)).expect("no shard runs");
     client.write(format!("set {name} 0 0 {}\r\n{large}\r\n", large.len()).as_bytes());
     (0..200).for_each(|_| world.turn());
     assert_eq!(client.read(), b"", "shard 0 has nothing to evict, but shard 1 has");

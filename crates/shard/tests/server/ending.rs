@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use kachel_engine::EngineIndex;
 use kachel_io::{FarEnd, Wait};
 use kachel_shard::{PlainOptions, Turn};
 use kachel_wire::{Frame, Reply};
@@ -121,7 +122,7 @@ fn requests_of_a_client_that_is_given_up_are_executed_before_the_end() {
     let client = world.connect();
     assert_eq!(world.ask(&client, b"set first 0 0 1\r\nx\r\n"), b"STORED\r\n");
     let engines = std::sync::Arc::clone(&world.engines);
-    let held = [0, 1].map(|shard| engines.hold(shard).expect("no core holds it"));
+    let held = [0, 1].map(|shard| engines.hold(EngineIndex(shard)).expect("no core holds it"));
     (0..8).for_each(|key| client.write(format!("set k{key} 0 0 1\r\nx\r\n").as_bytes()));
     (0..TURNS_MAX).for_each(|_| world.turn());
     assert!(world.parked() > 0 && client.read().is_empty(), "the requests wait");

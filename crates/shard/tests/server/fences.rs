@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use kachel_cache::{Cache, CacheOpener};
 use kachel_engine::{
-    Answer, Block, Cursor, Durability, DurableWord, Engine, EngineStats, Extensions, GetTerms,
-    ItemView, Key, KeyHasher, Now, OpenEngines, Opening, Operation, Seeds, Sequence, Ticket, Verb,
-    WalkStep,
+    Answer, Block, Cursor, Durability, DurableWord, Engine, EngineIndex, EngineStats, Extensions,
+    GetTerms, ItemView, Key, KeyHasher, Now, OpenEngines, Opening, Operation, Seeds, Sequence,
+    Ticket, Verb, WalkStep,
 };
 use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{
@@ -262,7 +262,7 @@ impl Bench {
 fn key(shard: u16, name: &str) -> String {
     let hasher = KeyHasher::new(SEEDS, SHARDS);
     let owner = |key: &String| hasher.owner(hasher.key(key.as_bytes()).hashes());
-    let found = (0..64).map(|number| format!("{name}{number}")).find(|key| owner(key) == shard);
+    let found = (0..64).map(|number| format!("{name}{number}")).find(|key| owner(key).0 == shard);
     found.expect("half of the keys do")
 }
 
@@ -315,7 +315,7 @@ fn a_parked_request_comes_back_at_once_with_its_fence() {
     let (client, other) = (bench.world.connect(), bench.world.connect());
     bench.wanted[1].commit.store(2, Relaxed);
     let engines = Arc::clone(&bench.world.engines);
-    let held = engines.hold(1).expect("nobody holds it");
+    let held = engines.hold(EngineIndex(1)).expect("nobody holds it");
     assert_eq!(bench.ask(&client, &(set(1, "a") + "mn\r\n")), "");
     assert_eq!(bench.world.parked(), 1);
     drop(held);
@@ -353,7 +353,8 @@ fn cold_reads_wait_for_their_tickets_and_hits_take_no_record() {
     }
     assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
     let unnamed = |engine: &Logged| engine.unnamed.len();
-    assert!((0..SHARDS).all(|shard| bench.world.engines.inspect(shard, unnamed) == 0));
+    let mut all = (0..SHARDS).map(EngineIndex);
+    assert!(all.all(|engine| bench.world.engines.inspect(engine, unnamed) == 0));
 }
 
 /// Has each client ask for `count` cold keys of its own, all of them from an engine.
@@ -399,7 +400,7 @@ fn what_completes_while_another_core_holds_the_engine_is_not_lost() {
     bench.world.rest();
     assert_eq!(disk.in_flight(), 10);
     let engines = Arc::clone(&bench.world.engines);
-    let held = engines.hold(0).expect("nobody holds it");
+    let held = engines.hold(EngineIndex(0)).expect("nobody holds it");
     bench.fetch_all(&disk);
     assert_eq!((disk.in_flight(), client[0].read().len()), (0, 0), "the holder has them");
     drop(held);

@@ -3,7 +3,7 @@
 
 use kachel_io::FarEnd;
 
-use kachel_engine::KeyHasher;
+use kachel_engine::{EngineIndex, KeyHasher};
 use kachel_testkit::{World, WorldOptions};
 
 fn pattern(bytes: usize) -> Vec<u8> {
@@ -149,8 +149,10 @@ fn a_shard_that_holds_nothing_finds_room_with_shards_that_sleep() {
     let client = world.connect();
     let value = pattern(500_000);
     let names = || (0..).map(|number| format!("k{number}"));
-    let of_others = names().filter(|name| hasher.owner(hasher.key(name.as_bytes()).hashes()) != 0);
-    let of_shard_0 = names().filter(|name| hasher.owner(hasher.key(name.as_bytes()).hashes()) == 0);
+    let of_others =
+        names().filter(|name| hasher.owner(hasher.key(name.as_bytes()).hashes()) != EngineIndex(0));
+    let of_shard_0 =
+        names().filter(|name| hasher.owner(hasher.key(name.as_bytes()).hashes()) == EngineIndex(0));
     for name in of_others.take(40).chain(of_shard_0.take(40)) {
         let line = format!("set {name} 0 0 {}\r\n", value.len());
         client.write(&[line.as_bytes(), &value, b"\r\n"].concat());

@@ -1,6 +1,6 @@
 //! Shards whose clients are quiet: which of them sleep, and which have work.
 
-use kachel_engine::Seeds;
+use kachel_engine::{EngineIndex, Seeds};
 use kachel_io::{FarEnd, Wait};
 use kachel_net::ClientLimits;
 use kachel_shard::PlainOptions;
@@ -93,7 +93,7 @@ fn a_core_whose_upkeep_waits_for_a_held_engine_sleeps_until_its_release() {
         let sets = (0..64).map(|number| format!("set k{round}-{number} 0 0 1 noreply\r\nv\r\n"));
         client.write(sets.collect::<String>().as_bytes());
         world.turn_of(0);
-        let held = engines.hold(0).expect("nobody holds it between ticks");
+        let held = engines.hold(EngineIndex(0)).expect("nobody holds it between ticks");
         world.turn_of(0);
         let shard = &mut world.shards[0];
         if is_rest(shard.prepare_wait()) {

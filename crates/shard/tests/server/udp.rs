@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use kachel_engine::EngineIndex;
 use kachel_io::FarEnd;
 use kachel_net::{DATAGRAM_REPLY_BYTES_MAX, EXCHANGES_MAX};
 use kachel_testkit::{OWN_UDP_PORT, World, WorldOptions};
@@ -208,7 +209,7 @@ fn exchanges_that_wait_are_logged_beside_connections() {
     world.settle();
     {
         let engines = std::sync::Arc::clone(&world.engines);
-        let held = [0, 1].map(|shard| engines.hold(shard).expect("no core holds it"));
+        let held = [0, 1].map(|shard| engines.hold(EngineIndex(shard)).expect("no core holds it"));
         for number in 0..EXCHANGES_MAX as u16 {
             world.send_datagram(0, client(number), &framed(number, &set("p:a", b"value")));
         }
@@ -591,7 +592,7 @@ fn an_exchange_waits_for_an_engine_that_is_held() {
     let count = EXCHANGES_MAX as u16;
     {
         let engines = std::sync::Arc::clone(&world.engines);
-        let held = [0, 1].map(|shard| engines.hold(shard).expect("no core holds it"));
+        let held = [0, 1].map(|shard| engines.hold(EngineIndex(shard)).expect("no core holds it"));
         for number in 0..count {
             let request = set(&format!("k{number}"), b"value");
             world.send_datagram(0, client(number), &framed(number, &request));

@@ -48,6 +48,7 @@ pub use kachel_stdx::Counter;
 pub use listings::listing::LISTING_BYTES_PER_CORE_MAX;
 pub use observe::by_class::{ByClass, ClassCounters};
 pub use observe::counters::Counters;
+pub use observe::engine_counters::EngineCounters;
 pub use request::batch::BATCH_REQUESTS_MAX;
 pub use request::form::LISTED_ITEMS_PER_TICK_MAX;
 pub use stats::holdings::Holdings;

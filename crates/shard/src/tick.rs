@@ -167,7 +167,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         let balance = Balance::new(&context);
         engines.mailboxes().set_waker(core, io.waker());
         // The engine of a warm restart has items from the start.
-        let counters = &context.shared.counters[core.number()];
+        let counters = &context.shared.engine_counters[core.number()];
         engines.inspect(context.own_engine(), |engine| counters.publish(&engine.stats()));
         Self {
             io,

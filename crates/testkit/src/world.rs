@@ -28,8 +28,8 @@ use kachel_net::{
 };
 pub use kachel_shard::PlainOptions;
 use kachel_shard::{
-    Certificates, ClosedClient, Counter, Counters, Engines, FileEngine, Holdings, PipeControl,
-    Shard, ShardOptions, Shared, SharedOptions, UdpOptions,
+    Certificates, ClosedClient, Counter, Counters, EngineCounters, Engines, FileEngine, Holdings,
+    PipeControl, Shard, ShardOptions, Shared, SharedOptions, UdpOptions,
 };
 
 /// What the caller of a [`World`] may choose.
@@ -375,7 +375,12 @@ impl<A: Around, E: FileEngine> World<A, E> {
         self.sum(|counters| &counters.parked)
     }
 
-    /// The sum over all shards of the counter that `counter` picks.
+    /// The sum over all engines of the counter that `counter` picks.
+    pub fn sum_of_engines(&self, counter: impl Fn(&EngineCounters) -> &Counter) -> u64 {
+        self.shared.engine_counters.iter().map(|counters| counter(counters).value()).sum()
+    }
+
+    /// The sum over all cores of the counter that `counter` picks.
     pub fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.shared.counters.iter().map(|counters| counter(counters).value()).sum()
     }

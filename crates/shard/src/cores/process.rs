@@ -1,4 +1,5 @@
-//! The state that all shards of a process share: limits, flags, and the counters of all shards.
+//! The state that all cores of a process share: limits, flags, and the counters of all cores and
+//! of all engines.
 //!
 //! Upstream:   `kachel` makes one at the start.
 //! Downstream: every shard reads it. For each request, a shard writes only its own counters.
@@ -19,6 +20,7 @@ use crate::cores::refreshes::Refreshes;
 use crate::cores::throttle::LoginThrottle;
 use crate::observe::by_class::ClassCounters;
 use crate::observe::counters::Counters;
+use crate::observe::engine_counters::EngineCounters;
 use crate::observe::watchers::Watchers;
 
 /// The most seconds by which clients can move the clock on: ten years.
@@ -38,10 +40,14 @@ pub enum Shutdown {
 pub struct Shared {
     /// The options of the process.
     pub options: SharedOptions,
-    /// Each shard's counters.
+    /// The counters of each core.
     pub counters: Vec<Arc<Counters>>,
-    /// Each shard's counters as they were at the last `stats reset`.
+    /// The counters of each core as they were at the last `stats reset`.
     before: Vec<Counters>,
+    /// The counters of each engine.
+    pub engine_counters: Vec<EngineCounters>,
+    /// The counters of each engine as they were at the last `stats reset`.
+    engines_before: Vec<EngineCounters>,
     /// The memory budget of the process (`-m`).
     pub budget: Arc<Budget>,
     /// The users who may log in. Without any, nobody can.
@@ -91,6 +97,8 @@ impl Shared {
     /// Makes the state of a process that starts.
     pub fn new(options: SharedOptions, budget: Arc<Budget>) -> Self {
         let counters = (0..options.shards).map(|_| Arc::default()).collect();
+        let of_engines = || (0..options.shards).map(|_| EngineCounters::default()).collect();
+        let [engine_counters, engines_before] = [of_engines(), of_engines()];
         let detailed = AtomicBool::new(options.plain.detail_at_start);
         Self {
             before: (0..options.shards).map(|_| Counters::default()).collect(),
@@ -104,6 +112,8 @@ impl Shared {
             throttle: LoginThrottle::new(options.shards, options.plain.connections_max),
             options,
             counters,
+            engine_counters,
+            engines_before,
             budget,
             users: RwLock::new(None),
             messages: AtomicU64::new(0),
@@ -123,10 +133,17 @@ impl Shared {
         }
     }
 
-    /// The sum over all shards of the counter that `counter` selects, since the last `stats reset`.
+    /// The sum over all cores of the counter that `counter` selects, since the last `stats reset`.
     /// A gauge is never reset.
     pub fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
         self.sum_since(|counters| counter(counters).value())
+    }
+
+    /// The same sum over all engines.
+    pub fn sum_of_engines(&self, counter: fn(&EngineCounters) -> &Counter) -> u64 {
+        debug_assert!(self.engines_before.len() == self.engine_counters.len(), "one each");
+        let engines = self.engines_before.iter().zip(&self.engine_counters);
+        sum_of(engines, |counters| counter(counters).value())
     }
 
     /// Replaces the users who may log in. A login under way sees the old ones or the new ones.
@@ -135,21 +152,16 @@ impl Shared {
         *place = Some(users);
     }
 
-    /// The sum over all shards of the counter of one size class that `counter` selects, since the
+    /// The sum over all cores of the counter of one size class that `counter` selects, since the
     /// last `stats reset`.
     pub(crate) fn sum_of_class(&self, class: u8, counter: fn(&ClassCounters) -> &Counter) -> u64 {
         self.sum_since(|counters| counter(counters.by_class.of(class)).value())
     }
 
-    /// The sum over all shards of `value` since the last `stats reset`.
+    /// The sum over all cores of `value` since the last `stats reset`.
     fn sum_since(&self, value: impl Fn(&Counters) -> u64) -> u64 {
-        debug_assert!(self.before.len() == self.counters.len(), "a copy for each shard");
-        let shards = self.before.iter().zip(&self.counters);
-        shards.fold(0, |sum, (before, now)| {
-            // The copy is read first: another core may replace it by a later one meanwhile.
-            let before = value(before);
-            u64::wrapping_add(sum, value(now).saturating_sub(before))
-        })
+        debug_assert!(self.before.len() == self.counters.len(), "a copy for each core");
+        sum_of(self.before.iter().zip(self.counters.iter().map(Arc::as_ref)), value)
     }
 
     /// Calls `ask` with the users who may log in. `None` if there are none.
@@ -165,8 +177,11 @@ impl Shared {
 
     /// Lets all counters begin anew (`stats reset`). Any core may call this.
     pub(crate) fn reset_counters(&self) {
-        debug_assert!(self.before.len() == self.counters.len(), "a copy for each shard");
+        debug_assert!(self.before.len() == self.counters.len(), "a copy for each core");
         for (before, now) in self.before.iter().zip(&self.counters) {
+            before.copy_counts_from(now);
+        }
+        for (before, now) in self.engines_before.iter().zip(&self.engine_counters) {
             before.copy_counts_from(now);
         }
         self.resets.fetch_add(1, Relaxed);
@@ -329,6 +344,18 @@ impl Shared {
         let before = self.connections.fetch_sub(1, Release);
         assert!(before > 0, "a connection is dismissed once");
     }
+}
+
+/// The sum of what `value` has grown by from each of these counters to its later state.
+fn sum_of<'c, C: 'c>(
+    counters: impl Iterator<Item = (&'c C, &'c C)>,
+    value: impl Fn(&C) -> u64,
+) -> u64 {
+    counters.fold(0, |sum, (before, now)| {
+        // The copy is read first: another core may replace it by a later one meanwhile.
+        let before = value(before);
+        u64::wrapping_add(sum, value(now).saturating_sub(before))
+    })
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ impl Tally {
             let cut = !is_last && self.census.is_enough(context.engines());
             is_last |= cut;
             if is_last {
-                let items = context.shared.counters[shard.number()].items.value();
+                let items = context.shared.engine_counters[shard.number()].items.value();
                 self.census.end_shard(cut.then_some(items));
             }
         } else if listing.form == Form::Prefixes {

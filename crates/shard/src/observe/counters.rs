@@ -1,15 +1,15 @@
-//! The counters of a shard, for `stats`.
+//! The counters of a core, for `stats`.
 //!
 //! Upstream:   `apply` counts outcomes; `serve`, `upload` and `records` count as they work.
-//! Downstream: the shard that answers `stats` sums the counters of all shards.
+//! Downstream: the shard that answers `stats` sums the counters of all cores. `engine_counters` has
+//!             what belongs to the engines.
 //!
 //! Invariants:
-//! - I1  One core at a time changes a number, so an addition is a plain load and store. Numbers of
-//!   the engine belong to the core that holds the engine (`engines`), the others to the shard's own
-//!   core. Any core may read a number at any time; it sees a recent value.
+//! - I1  Only the core itself changes its numbers, so an addition is a plain load and store. Any
+//!   core may read a number at any time; it sees a recent value.
 //! - I2  A counter is never set back: `stats reset` keeps a copy, and `stats` shows the difference.
 
-use kachel_engine::{DeadFound, Direction, EngineStats, StoreTerms, Verb, Verdict};
+use kachel_engine::{DeadFound, Direction, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
 use kachel_stdx::Counter;
 
@@ -33,7 +33,7 @@ macro_rules! counters {
         gauges { $($(#[$gauge_doc:meta])* $gauge:ident),+ $(,)? }
         counters { $($(#[$doc:meta])* $name:ident),+ $(,)? }
     ) => {
-        /// The counters of one shard, on cache lines of their own.
+        /// The counters of one core, on cache lines of their own.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Counters {
@@ -57,14 +57,6 @@ counters! {
     gauges {
     /// Gauge: connections open.
     connections,
-    /// Gauge: items held.
-    items,
-    /// Gauge: bytes of items held.
-    bytes,
-    /// Gauge: bytes of the index.
-    index_bytes,
-    /// Gauge: slots of the index.
-    index_slots,
     /// Gauge: memory that holds replies which clients have not read. It is updated once per second.
     owed_bytes,
     /// Gauge: listings that are being sent.
@@ -170,16 +162,6 @@ counters! {
     /// Times that a connection had to wait with requests that were received: for its turn (`-R`),
     /// for its client to read, or for a record.
     conn_yields,
-    /// Items evicted.
-    evictions,
-    /// Items evicted that were never read.
-    evicted_unfetched,
-    /// Items evicted although they were read recently.
-    evicted_active,
-    /// Items that expired without being read.
-    expired_unfetched,
-    /// Items whose space came back because they had expired.
-    reclaimed,
     /// Listings ever begun.
     listings_begun,
     /// Items examined for listings.
@@ -190,9 +172,9 @@ counters! {
     long_lines,
     /// Requests that were parked.
     parked,
-    /// Reads of other shards' items that this shard executed.
+    /// Reads that this core executed beside the owner of the item.
     reads_beside,
-    /// Requests that this core executed with the engine of another shard.
+    /// Requests that this core executed with an engine that has another home core.
     writes_beside,
     /// Times that this core found an engine held by another core.
     engines_held,
@@ -202,7 +184,7 @@ counters! {
     ticks,
     /// Ticks in which clients or other shards had sent something.
     busy_ticks,
-    /// Requests executed by this shard, for other shards too. Each key of a retrieval counts.
+    /// Requests executed by this core, for other cores too. Each key of a retrieval counts.
     requests,
     /// Items whose space the crawler has reclaimed.
     crawler_reclaimed,
@@ -218,20 +200,6 @@ counters! {
 }
 
 impl Counters {
-    /// Writes the gauges, and what the engine has done since its start. Only the core that holds
-    /// the engine may call this (I1).
-    pub(crate) fn publish(&self, stats: &EngineStats) {
-        self.items.set(stats.index_items);
-        self.bytes.set(stats.live_bytes);
-        self.index_bytes.set(stats.index_bytes);
-        self.index_slots.set(stats.index_slots);
-        self.evictions.set(stats.evictions);
-        self.evicted_unfetched.set(stats.evicted_unfetched);
-        self.evicted_active.set(stats.evicted_active);
-        self.expired_unfetched.set(stats.expired_unfetched);
-        self.reclaimed.set(stats.reclaimed);
-    }
-
     /// Counts lookups that found a dead item.
     #[inline]
     pub(crate) fn note_dead(&self, found: DeadFound) {

@@ -7,5 +7,6 @@ pub(crate) mod log;
 pub(crate) mod prefixes;
 pub(crate) mod watchers;
 pub(crate) mod counters;
+pub(crate) mod engine_counters;
 pub(crate) mod by_class;
 pub(crate) mod sizes;

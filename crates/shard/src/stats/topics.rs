@@ -1,7 +1,8 @@
 //! `stats` and its topics.
 //!
 //! Upstream:   `admin`.
-//! Downstream: the sums of the counters of all shards; the options of the process.
+//! Downstream: the sums of the counters of all cores and of all engines; the options of the
+//!             process.
 //!
 //! The keys are those of memcached, in its order. Keys that only Kachel has begin with `kachel_`;
 //! `stats kachel` tells them. `stats` has only one of them, its last line, because some programs
@@ -21,6 +22,7 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::cores::options::OtherCounts;
 use crate::observe::counters::Counters;
+use crate::observe::engine_counters::EngineCounters;
 use crate::observe::prefixes::{PrefixCounts, WINDOW_BYTES_MAX};
 use crate::waiting::engines::Engines;
 
@@ -121,6 +123,7 @@ impl<E: Engine> Answering<'_, E> {
         for (name, row) in rows {
             match row {
                 Row::Sum(counter) => self.number(name, shared.sum(*counter)),
+                Row::Engines(counter) => self.number(name, shared.sum_of_engines(*counter)),
                 Row::Both(hits, misses) => {
                     self.number(name, shared.sum(*hits) + shared.sum(*misses));
                 }
@@ -190,7 +193,7 @@ impl<E: Engine> Answering<'_, E> {
         self.number("time_in_listen_disabled_us", 0);
         self.number("threads", u64::from(options.shards));
         self.rows(&[("conn_yields", Row::Sum(|c| &c.conn_yields))]);
-        let slots = shared.sum(|c| &c.index_slots);
+        let slots = shared.sum_of_engines(|c| &c.index_slots);
         self.number("hash_power_level", u64::from(slots.max(1).ilog2()));
         self.rows(SLABS);
         self.stat("slab_reassign_last_busy_status", b"none");
@@ -244,11 +247,13 @@ fn prefix_line((prefix, counts): (Vec<u8>, PrefixCounts)) -> Vec<u8> {
 
 /// The number of a line of `stats`.
 enum Row {
-    /// The sum of a counter over all shards.
+    /// The sum of a counter over all cores.
     Sum(fn(&Counters) -> &Counter),
+    /// The sum of a counter over all engines.
+    Engines(fn(&EngineCounters) -> &Counter),
     /// The sum of two such counters, so that a request is counted once.
     Both(fn(&Counters) -> &Counter, fn(&Counters) -> &Counter),
-    /// The greatest of a number over all shards.
+    /// The greatest of a number over all cores.
     Max(fn(&Counters) -> &Counter),
     /// Always 0, because Kachel has nothing that the name counts.
     Zero,
@@ -300,7 +305,7 @@ const REQUESTS: &[(&str, Row)] = &[
 /// memcached's keys from `hash_bytes` to `slab_reassign_busy_nomem`. The index grows one bucket at
 /// a time, and no page moves between size classes.
 const SLABS: &[(&str, Row)] = &[
-    ("hash_bytes", Row::Sum(|c| &c.index_bytes)),
+    ("hash_bytes", Row::Engines(|c| &c.index_bytes)),
     ("hash_is_expanding", Row::Zero),
     ("slab_reassign_rescues", Row::Zero),
     ("slab_reassign_chunk_rescues", Row::Zero),
@@ -330,15 +335,15 @@ const LOGS: &[(&str, Row)] = &[
 const ITEMS: &[(&str, Row)] = &[
     ("unexpected_napi_ids", Row::Zero),
     ("round_robin_fallback", Row::Zero),
-    ("bytes", Row::Sum(|c| &c.bytes)),
-    ("curr_items", Row::Sum(|c| &c.items)),
+    ("bytes", Row::Engines(|c| &c.bytes)),
+    ("curr_items", Row::Engines(|c| &c.items)),
     ("total_items", Row::Sum(|c| &c.total_items)),
     ("slab_global_page_pool", Row::Zero),
-    ("expired_unfetched", Row::Sum(|c| &c.expired_unfetched)),
-    ("evicted_unfetched", Row::Sum(|c| &c.evicted_unfetched)),
-    ("evicted_active", Row::Sum(|c| &c.evicted_active)),
-    ("evictions", Row::Sum(|c| &c.evictions)),
-    ("reclaimed", Row::Sum(|c| &c.reclaimed)),
+    ("expired_unfetched", Row::Engines(|c| &c.expired_unfetched)),
+    ("evicted_unfetched", Row::Engines(|c| &c.evicted_unfetched)),
+    ("evicted_active", Row::Engines(|c| &c.evicted_active)),
+    ("evictions", Row::Engines(|c| &c.evictions)),
+    ("reclaimed", Row::Engines(|c| &c.reclaimed)),
     ("crawler_reclaimed", Row::Sum(|c| &c.crawler_reclaimed)),
     ("crawler_items_checked", Row::Sum(|c| &c.listed_items)),
     ("lrutail_reflocked", Row::Zero),
@@ -351,7 +356,7 @@ const ITEMS: &[(&str, Row)] = &[
 
 /// The keys of Kachel, for `stats kachel`.
 const OWN: &[(&str, Row)] = &[
-    ("kachel_index_slots", Row::Sum(|c| &c.index_slots)),
+    ("kachel_index_slots", Row::Engines(|c| &c.index_slots)),
     ("kachel_owed_bytes", Row::Sum(|c| &c.owed_bytes)),
     ("kachel_pinned_closes", Row::Sum(|c| &c.pinned_closes)),
     ("kachel_line_closes", Row::Sum(|c| &c.line_closes)),

@@ -222,8 +222,8 @@ impl<E: Engine> Engines<E> {
     /// The shard whose items take most memory. Cost: a load for each shard.
     #[cold]
     pub(crate) fn fullest(&self, context: &Context) -> EngineIndex {
-        let counters = &context.shared.counters;
-        debug_assert!(counters.len() == self.doors.len(), "a shard counts for itself");
+        let counters = &context.shared.engine_counters;
+        debug_assert!(counters.len() == self.doors.len(), "an engine counts for itself");
         let bytes = |index: &EngineIndex| counters[index.number()].bytes.value();
         (0..context.engines()).map(EngineIndex).max_by_key(bytes).unwrap_or(context.own_engine())
     }
@@ -519,7 +519,7 @@ impl<'l, E: Engine> Entered<'l, E> {
         let Context { shared, counters, .. } = context;
         let kept = self.kept();
         let stats = kept.engine.stats();
-        shared.counters[index.number()].publish(&stats);
+        shared.engine_counters[index.number()].publish(&stats);
         let found = DeadFound { expired: stats.found_expired, flushed: stats.found_flushed };
         let before = std::mem::replace(&mut kept.found, found);
         debug_assert!(before.expired <= found.expired, "an engine counts from its start on");

@@ -62,7 +62,7 @@ fn only_the_timekeeper_runs_while_all_clients_are_quiet() {
 #[test]
 fn what_has_expired_is_given_back_although_its_shard_sleeps() {
     let (mut world, _clients) = server(ClientLimits { idle_s: 0, ..ClientLimits::default() });
-    let items = |world: &World| world.sum(|counters| &counters.items);
+    let items = |world: &World| world.sum_of_engines(|counters| &counters.items);
     assert_eq!(items(&world), CLIENTS as u64);
     pass(&mut world, 40);
     assert_eq!(items(&world), 0, "all had a TTL of 20 seconds");

@@ -251,9 +251,9 @@ fn evictions_are_logged_with_their_items() {
         world.clock.advance_s(7);
         world.settle();
         let watcher = watch(&mut world, "evictions");
-        let before = world.sum(|counters| &counters.evictions);
+        let before = world.sum_of_engines(|counters| &counters.evictions);
         fill(&mut world, "late", 500);
-        let evicted = world.sum(|counters| &counters.evictions) - before;
+        let evicted = world.sum_of_engines(|counters| &counters.evictions) - before;
         let told = lines(&watcher);
         assert!(evicted > 100 && told.len() as u64 == evicted, "{} of {evicted}", told.len());
         let is_early = |line: &&String| line.starts_with("type=eviction key=early");

@@ -155,8 +155,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         shared: Arc<Shared>,
     ) -> Self {
         let ShardOptions { core, hasher, origin } = options;
-        let shards = shared.options.shards;
-        assert!(core.0 < shards, "a core is one of those of its process");
+        assert!(core.0 < shared.options.shards, "a core is one of those of its process");
         let reader = engines.common().register_core();
         let reader = reader.expect("the engines have a place for each core");
         let sizes = Sizes::new(engines.common());
@@ -165,6 +164,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         let work = WorkMeter::new(Rc::<C>::clone(&clock));
         let context = Context::new(core, shared, hasher, origin, reader.place(), sizes, log, work);
         let balance = Balance::new(&context);
+        let listings = Listings::new(&context);
         engines.mailboxes().set_waker(core, io.waker());
         // The engine of a warm restart has items from the start.
         let counters = &context.shared.engine_counters[core.number()];
@@ -178,7 +178,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             records: Records::new(),
             is_left: false,
             uploads: Uploads::new(),
-            listings: Listings::new(shards),
+            listings,
             crawling: Crawling::default(),
             arrivals: Arrivals::new(),
             acceptor: Acceptor::default(),
@@ -256,6 +256,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             || !self.clients.resumable.is_empty()
             || !self.clients.run_queue.is_empty()
             || self.records.may_resume()
+            || self.records.are_asked()
             || self.context.has_outgoing.get()
             || self.acceptor.is_busy()
             || self.late.is_busy()
@@ -635,6 +636,8 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             && !self.is_left
             && self.engines.is_idle(self.context.own_engine())
             && !self.records.are_away()
+            && !self.records.are_asked()
+            && self.engines.mailboxes().is_empty(self.context.core)
             && self.context.files_in_flight.get() == 0 // files, S4
             && !self.context.has_outgoing.get();
         if is_over { Turn::Finished } else { Turn::Again }

@@ -34,7 +34,7 @@ use crate::observe::counters::Counters;
 use crate::request::apply::{Applier, room_for_answer};
 use crate::request::reply::ReplySink as _;
 use crate::waiting::engines::{Engines, Entered};
-use crate::waiting::parked::Ask;
+use crate::waiting::parked::{Ask, Executor};
 use crate::waiting::records::{NoRecord, Outgoing, Records};
 
 /// A large value that is being received.
@@ -314,7 +314,13 @@ impl<'a, E: Engine> Values<'a, E> {
         debug_assert!(!engines.may_take(asked, context), "engines, E3");
         let (ask, room) = (Ask::MakeRoom { bytes }, AnswerRoom::default());
         let outgoing = Outgoing { ask, text: b"", key: None, reads_value: false, room };
-        let work = match records.prepare(context, clients, connection.into(), asked, outgoing) {
+        let work = match records.prepare(
+            context,
+            clients,
+            connection.into(),
+            Executor::Engine(asked),
+            outgoing,
+        ) {
             Ok(work) => work,
             Err(none) => {
                 return clients.pause_for_record(context, records, connection.into(), none);
@@ -398,7 +404,13 @@ impl<'a, E: Engine> Values<'a, E> {
         let (ask, key) = (Ask::Line, Some(key));
         let outgoing = Outgoing { ask, text: line, key, reads_value: false, room };
         let Self { engines, clients, records, .. } = self;
-        let mut work = match records.prepare(context, clients, connection.into(), owner, outgoing) {
+        let mut work = match records.prepare(
+            context,
+            clients,
+            connection.into(),
+            Executor::Engine(owner),
+            outgoing,
+        ) {
             Ok(work) => work,
             Err(none) => {
                 forget(engine.as_deref_mut(), ticket);
@@ -505,7 +517,8 @@ impl<'a, E: Engine> Values<'a, E> {
         let (ask, text, room) = (Ask::Removal { is_meta }, key.bytes(), AnswerRoom::default());
         let outgoing = Outgoing { ask, text, key: Some(key), reads_value: false, room };
         // The refusal is a later reply, so it is sent after the answer to this request.
-        let mut work = match records.prepare(context, clients, connection, owner, outgoing) {
+        let executor = Executor::Engine(owner);
+        let mut work = match records.prepare(context, clients, connection, executor, outgoing) {
             Ok(work) => work,
             Err(none) => {
                 forget(engine.as_deref_mut(), ticket);

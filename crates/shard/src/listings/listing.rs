@@ -9,7 +9,7 @@
 //! ```text
 //! our listings, in turn --(engines that this core may take)--+
 //!         |                                                  +--> one piece a tick
-//!         +--(others: parked, one request a shard)           |
+//!         +--(others: parked, or asked of their cores)       |
 //! pieces that other cores ask for, in turn ------------------+
 //! ```
 //!
@@ -19,8 +19,9 @@
 //!   if they are only counted. So other requests wait for at most one piece, for any number of
 //!   listings.
 //! - I2  While a listing runs, no other request of its connection is executed.
-//! - I3  A core asks each other core for one piece at a time, so at most one request of each other
-//!   core waits here. It asks with `erew`, and for what only that core has.
+//! - I3  A core awaits at most one piece of each other core, for what only that core has, and with
+//!   `erew` at most one piece of each engine. So at most one request of each other core waits here,
+//!   and one with each engine.
 //! - I4  Each listing that can continue gets its turn: a core's own listings take turns with each
 //!   other, and with the pieces that other cores ask for. A listing whose client does not read
 //!   loses only its turns.
@@ -31,10 +32,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use kachel_engine::{Cursor, Engine, EngineIndex, ReadValue};
+use kachel_engine::{Cursor, Engine, ReadValue};
 use kachel_io::{Peer, SocketId, SocketName};
 use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
-use kachel_stdx::Chain;
+use kachel_stdx::{Chain, Work};
 use kachel_wire::format::ShownKey;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{Reply, format};
@@ -49,7 +50,7 @@ use crate::stats::census::{CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEPS_MAX, take_no
 use crate::stats::classes::SIZE_STEP_BYTES;
 use crate::stats::topics::Answering;
 use crate::waiting::engines::Engines;
-use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, PIECE_BYTES_MAX};
+use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, Executor, PIECE_BYTES_MAX, Parked};
 use crate::waiting::records::{Outgoing, Records};
 
 /// Listings that one step checks for whether they may continue.
@@ -67,27 +68,58 @@ const _: () = {
     assert!(2 * PIECE_BYTES_MAX < OWED_BYTES_MAX, "a piece is not longer than a reply may be");
 };
 
+/// The pieces that this core awaits (I3).
+#[derive(Debug)]
+struct Awaited {
+    /// For each core, whether it owes this one a piece of what it has.
+    of_cores: Vec<bool>,
+    /// For each engine, whether its home core owes this one a piece of its items.
+    of_engines: Vec<bool>,
+}
+
+impl Awaited {
+    fn of(&mut self, executor: Executor) -> &mut bool {
+        match executor {
+            Executor::Core(core) => &mut self.of_cores[core.number()],
+            Executor::Engine(engine) => &mut self.of_engines[engine.number()],
+        }
+    }
+
+    fn is_of(&self, executor: Executor) -> bool {
+        match executor {
+            Executor::Core(core) => self.of_cores[core.number()],
+            Executor::Engine(engine) => self.of_engines[engine.number()],
+        }
+    }
+}
+
 /// The listings of a core's clients.
 #[derive(Debug)]
 pub(crate) struct Listings {
     /// The listings, the next in turn first (I4).
     listings: VecDeque<Listing>,
-    /// For each other core, whether it owes this one a piece (I3).
-    awaited: Vec<bool>,
+    awaited: Awaited,
     /// Whether the last piece was for a listing of this core, so that others come first (I4).
     was_ours: bool,
+    /// Whether the last piece for another core was one of what this core has, so that pieces of our
+    /// engine come first (I4).
+    was_of_core: bool,
     /// Memory for the lines of a piece.
     lines: Vec<u8>,
     tally: Tally,
 }
 
 impl Listings {
-    /// No listings, in a process of `shards` shards.
-    pub(crate) fn new(shards: u16) -> Self {
+    /// No listings of any client of this core.
+    pub(crate) fn new(context: &Context) -> Self {
         Self {
             listings: VecDeque::new(),
-            awaited: vec![false; usize::from(shards)],
+            awaited: Awaited {
+                of_cores: vec![false; usize::from(context.cores())],
+                of_engines: vec![false; usize::from(context.engines())],
+            },
             was_ours: false,
+            was_of_core: false,
             lines: Vec::new(),
             tally: Tally::default(),
         }
@@ -112,11 +144,11 @@ impl Listings {
     pub(crate) fn went_on<'t>(
         &mut self,
         context: &Context,
-        (shard, client): (EngineIndex, Option<ClientIndex>),
+        (executor, client): (Executor, Option<ClientIndex>),
         text: &'t [u8],
         ended: Ended,
     ) -> &'t [u8] {
-        let was_awaited = std::mem::take(&mut self.awaited[shard.number()]);
+        let was_awaited = std::mem::take(self.awaited.of(executor));
         assert!(was_awaited, "I3");
         let connection = client.and_then(ClientIndex::connection);
         let mut listings = self.listings.iter();
@@ -127,7 +159,7 @@ impl Listings {
             return b"";
         };
         listing.awaited = false;
-        let lines = self.tally.go_on(&mut listing, context, shard, text, ended);
+        let lines = self.tally.go_on(&mut listing, context, executor, text, ended);
         self.put_back(listing);
         lines
     }
@@ -136,7 +168,7 @@ impl Listings {
     /// lines come first, so that each census brings the listing that walked for it on.
     fn put_back(&mut self, listing: Listing) {
         debug_assert!(!listing.awaited, "it has its piece");
-        if self.tally.part(&listing) == Part::Lines && listing.listed_shards > 0 {
+        if self.tally.part(&listing) == Part::Lines && listing.listed > 0 {
             self.listings.push_front(listing);
         } else {
             self.listings.push_back(listing);
@@ -174,7 +206,7 @@ enum Check {
     Waits,
     /// It can have its turn.
     Next(Next),
-    /// It needs a piece of a shard that cannot be asked now. It keeps its turn.
+    /// It needs a piece of an engine or of a core that cannot be asked now. It keeps its turn.
     MustAsk,
     /// It needs a census that nobody has begun. It keeps its turn.
     Leads,
@@ -183,8 +215,8 @@ enum Check {
 /// The action of a listing in its turn.
 #[derive(Clone, Copy)]
 enum Next {
-    /// It gets a piece of a shard whose engine this core may take.
-    Piece(EngineIndex),
+    /// It gets a piece of an engine that this core may take, or of this core.
+    Piece(Executor),
     /// It sends lines of what was counted, or its end.
     Lines,
 }
@@ -197,8 +229,7 @@ impl Listings {
             let open = clients.connections.get(listing.connection);
             let Some(open) = open.filter(|open| open.is_listing()) else { return true };
             let is_held_up = open.is_full() && !self.tally.is_led_by(listing.connection);
-            let owner = listing.owner(context.core.0, context.engines());
-            let owes = owner.is_some_and(|owner| self.awaited[owner.number()]);
+            let owes = listing.executor(context).is_some_and(|next| self.awaited.is_of(next));
             match self.tally.part(listing) {
                 Part::Waits => false,
                 Part::Lines => !is_held_up,
@@ -210,7 +241,7 @@ impl Listings {
 
     /// Continues the listings by one piece (I1), and asks other cores for pieces of theirs.
     pub(crate) fn step<E: Engine>(&mut self, mut step: Step<'_, E>) {
-        if self.listings.is_empty() && !step.is_left {
+        if self.listings.is_empty() && !step.is_left && !step.records.are_asked() {
             return;
         }
         self.step_some(&mut step);
@@ -224,33 +255,48 @@ impl Listings {
         let ours = self.check_all(step);
         step.context.counters.listings.set(self.listings.len() as u64);
         let theirs_first = self.was_ours || ours.is_none();
-        if theirs_first && step.is_left && answer_asked(step) {
+        if theirs_first && self.answer_asked(step) {
             self.was_ours = false;
             return;
         }
         let Some((place, next)) = ours else { return };
         self.was_ours = true;
         match next {
-            Next::Piece(shard) => self.take_piece(step, place, shard),
+            Next::Piece(executor) => self.take_piece(step, place, executor),
             Next::Lines => self.send_lines(step, place),
         }
     }
 
-    /// Continues the listing at `place` by a piece of a shard, if this core gets its engine.
-    fn take_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize, shard: EngineIndex) {
+    /// Answers the next piece that another core asks for. Returns `false` if none can be answered.
+    fn answer_asked<E: Engine>(&mut self, step: &mut Step<'_, E>) -> bool {
+        let core_first = !self.was_of_core;
+        self.was_of_core = core_first && answer_asked_of_core(step);
+        if self.was_of_core || answer_asked_of_engine(step) {
+            return true;
+        }
+        self.was_of_core = !core_first && answer_asked_of_core(step);
+        self.was_of_core
+    }
+
+    /// Continues the listing at `place` by a piece of this core, or of an engine if this core gets
+    /// that.
+    fn take_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize, executor: Executor) {
         let Some(listing) = self.listings.get(place) else { return };
         let (form, cursor) = (listing.form, listing.cursor);
         self.lines.clear();
-        let ended = if form.is_of_cores() {
-            core_piece(step, form, (cursor, &listing.next_prefix), &mut self.lines)
-        } else {
-            // While another core holds the engine, the piece waits.
-            let Some(mut engine) = step.engines.take(shard, step.context) else { return };
-            piece(step.context, &mut *engine, form, cursor, &mut self.lines)
+        let ended = match executor {
+            Executor::Core(_) => {
+                core_piece(step, form, (cursor, &listing.next_prefix), &mut self.lines)
+            }
+            Executor::Engine(engine) => {
+                // While another core holds the engine, the piece waits.
+                let Some(mut engine) = step.engines.take(engine, step.context) else { return };
+                piece(step.context, &mut *engine, form, cursor, &mut self.lines)
+            }
         };
         let Some(mut listing) = self.listings.remove(place) else { return };
         debug_assert!(!listing.awaited, "I3: it needs this piece only");
-        let lines = self.tally.go_on(&mut listing, step.context, shard, &self.lines, ended);
+        let lines = self.tally.go_on(&mut listing, step.context, executor, &self.lines, ended);
         step.clients.text(listing.connection, lines);
         self.put_back(listing);
     }
@@ -289,7 +335,7 @@ impl Listings {
                 let (prefixes, next) = window.take();
                 *window_of = None; // Another listing may have its round now.
                 answering.prefixes(prefixes, next.is_none());
-                listing.listed_shards = 0;
+                listing.listed = 0;
                 let is_last = next.is_none();
                 listing.next_prefix = next.unwrap_or_default();
                 return is_last;
@@ -363,17 +409,17 @@ impl Listings {
             Part::Leads => return Check::Leads,
             Part::Walks => {}
         }
-        let Some(shard) = listing.owner(context.core.0, context.engines()) else {
+        let Some(executor) = listing.executor(context) else {
             return Check::Next(Next::Lines);
         };
-        let is_here = match listing.form.is_of_cores() {
-            true => shard == context.own_engine(),
-            false => engines.may_take(shard, context),
+        let is_here = match executor {
+            Executor::Core(core) => core == context.core,
+            Executor::Engine(engine) => engines.may_take(engine, context),
         };
         if is_here {
-            return Check::Next(Next::Piece(shard));
+            return Check::Next(Next::Piece(executor));
         }
-        if self.awaited[shard.number()] {
+        if self.awaited.is_of(executor) {
             return Check::MustAsk;
         }
         let ask =
@@ -381,38 +427,60 @@ impl Listings {
         let text = &listing.next_prefix[..];
         let outgoing =
             Outgoing { ask, text, key: None, reads_value: false, room: AnswerRoom::default() };
-        let Ok(work) = records.prepare(context, clients, connection.into(), shard, outgoing) else {
+        let Ok(work) = records.prepare(context, clients, connection.into(), executor, outgoing)
+        else {
             return Check::MustAsk;
         };
-        // If this core has taken the engine, it leaves the piece to the core of that shard.
-        drop(engines.park(work, context));
-        self.awaited[shard.number()] = true;
+        match executor {
+            Executor::Core(core) => engines.mailboxes().ask(context, core, work),
+            Executor::Engine(_) => drop(engines.park(work, context)),
+        }
+        *self.awaited.of(executor) = true;
         listing.awaited = true;
         Check::Waits
     }
 }
 
-/// Answers the next piece that another core asks for. Returns `false` if none is asked for, or if
-/// another core holds the engine.
-fn answer_asked<E: Engine>(step: &mut Step<'_, E>) -> bool {
+/// Answers the next piece of the items of our engine that another core asks for. Returns `false` if
+/// none is asked for, or if another core holds the engine.
+fn answer_asked_of_engine<E: Engine>(step: &mut Step<'_, E>) -> bool {
     let (context, engines) = (step.context, step.engines);
+    if !step.is_left {
+        return false;
+    }
     let Some(mut engine) = engines.take(context.own_engine(), context) else { return false };
-    let Some(mut work) = engine.backlog().next_piece() else { return false };
+    let Some(work) = engine.backlog().next_piece() else { return false };
+    answer(step, work, |_, form, cursor, _, lines| {
+        piece(context, &mut *engine, form, cursor, lines)
+    });
+    true
+}
+
+/// Answers the next piece of what this core has that another core asks for. Returns `false` if none
+/// is asked for.
+fn answer_asked_of_core<E: Engine>(step: &mut Step<'_, E>) -> bool {
+    let Some(work) = step.records.next_asked() else { return false };
+    answer(step, work, |step, form, cursor, prefix, lines| {
+        core_piece(step, form, (cursor, prefix), lines)
+    });
+    true
+}
+
+/// Has `list` write the lines of a piece, and hands them to the core that asks for it.
+fn answer<'s, E: Engine>(
+    step: &mut Step<'s, E>,
+    mut work: Work<Parked<E>>,
+    list: impl FnOnce(&mut Step<'s, E>, Form, Cursor, &[u8], &mut Vec<u8>) -> Ended,
+) {
     let Ask::Piece { form, cursor, .. } = work.ask else { unreachable!("it is a piece") };
     debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
     let mut lines = std::mem::take(&mut work.answer.text);
-    let ended = if form.is_of_cores() {
-        drop(engine);
-        core_piece(step, form, (cursor, work.text()), &mut lines)
-    } else {
-        piece(context, &mut *engine, form, cursor, &mut lines)
-    };
+    let ended = list(step, form, cursor, work.text(), &mut lines);
     work.answer.text = lines;
     work.ask = Ask::Piece { form, cursor, ended };
     let mut done = Chain::new();
     done.push(work);
-    engines.mailboxes().answer(context, done);
-    true
+    step.engines.mailboxes().answer(step.context, done);
 }
 
 /// Formats one piece of the items of an engine (I1), or takes notes of them.

@@ -1,6 +1,6 @@
 //! A listing that a client waits for, and the counts that all listings of a core share.
 //!
-//! Upstream:   `listing` adds the pieces of all shards.
+//! Upstream:   `listing` adds the pieces of all engines, or of all cores.
 //! Downstream: `census` counts items, `prefixes` adds up the counts of the cores.
 //!
 //! ```text
@@ -20,13 +20,14 @@
 //!   all listings does not depend on the number of items that they count.
 
 use kachel_engine::{Cursor, EngineIndex};
-use kachel_net::ConnectionIndex;
+use kachel_net::{ConnectionIndex, CoreIndex};
 use kachel_wire::request::BinaryHead;
 
 use crate::context::Context;
 use crate::observe::prefixes::PrefixWindow;
 use crate::request::form::{Ended, Form};
 use crate::stats::census::Census;
+use crate::waiting::parked::Executor;
 
 /// The most bytes that `stats cachedump` sends, about.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
@@ -40,9 +41,9 @@ pub(crate) struct Listing {
     pub(crate) form: Form,
     /// Bytes of the lines that were sent.
     pub(crate) sent_bytes: usize,
-    /// The number of shards whose items are all listed. A listing begins with the shard of its
-    /// client, so that many listings do not all need the same shard.
-    pub(crate) listed_shards: u16,
+    /// The number of engines whose items are all listed, or of cores that have told all. A listing
+    /// begins in another place on each core, so that many listings do not all need the same engine.
+    pub(crate) listed: u16,
     pub(crate) cursor: Cursor,
     /// Whether another core was asked for a piece and has not answered yet.
     pub(crate) awaited: bool,
@@ -69,7 +70,7 @@ impl Listing {
             head,
             form,
             sent_bytes: 0,
-            listed_shards: 0,
+            listed: 0,
             cursor: Cursor::default(),
             awaited: false,
             begun: false,
@@ -79,11 +80,23 @@ impl Listing {
         }
     }
 
-    /// The shard whose items come next, for a client of shard `id` of `shards`. `None` if all items
-    /// were listed.
-    pub(crate) fn owner(&self, id: u16, shards: u16) -> Option<EngineIndex> {
-        let owner = (u32::from(id) + u32::from(self.listed_shards)) % u32::from(shards);
-        (self.listed_shards < shards).then_some(EngineIndex(owner as u16))
+    /// The engine or the core that is listed next. `None` if all were.
+    pub(crate) fn executor(&self, context: &Context) -> Option<Executor> {
+        let count = self.form.executors(context);
+        let next = (u32::from(context.core.0) + u32::from(self.listed)) % u32::from(count);
+        let next = next as u16; // It is below `count`.
+        let executor = match self.form.is_of_cores() {
+            true => Executor::Core(CoreIndex(next)),
+            false => Executor::Engine(EngineIndex(next)),
+        };
+        (self.listed < count).then_some(executor)
+    }
+}
+
+impl Form {
+    /// The number of engines, or of cores, whose parts a listing needs.
+    fn executors(self, context: &Context) -> u16 {
+        if self.is_of_cores() { context.cores() } else { context.engines() }
     }
 }
 
@@ -135,7 +148,7 @@ impl Tally {
     /// Has a listing walk for all, from the beginning (T1).
     pub(crate) fn lead(&mut self, listing: &mut Listing) {
         debug_assert!(self.part(listing) == Part::Leads, "T1: nobody else does");
-        (listing.listed_shards, listing.cursor) = (0, Cursor::default());
+        (listing.listed, listing.cursor) = (0, Cursor::default());
         match listing.form.grouping() {
             Some(grouping) => self.census.begin(grouping, listing.connection),
             None => self.window_of = Some(listing.connection),
@@ -153,25 +166,29 @@ impl Tally {
         debug_assert!(!self.is_led_by(connection), "T1: another one may begin");
     }
 
-    /// Goes on with a listing after a piece of `shard`, whose lines or notes are `text`. Returns
+    /// Goes on with a listing after a piece of `executor`, whose lines or notes are `text`. Returns
     /// the lines to send.
     pub(crate) fn go_on<'t>(
         &mut self,
         listing: &mut Listing,
         context: &Context,
-        shard: EngineIndex,
+        executor: Executor,
         text: &'t [u8],
         ended: Ended,
     ) -> &'t [u8] {
         debug_assert!(!listing.awaited, "a listing goes on with the piece that it waited for");
-        debug_assert!(listing.listed_shards < context.engines(), "it was not over");
+        let count = listing.form.executors(context);
+        debug_assert!(listing.listed < count, "it was not over");
         let mut is_last = ended.next.is_none();
         if listing.form.counts() {
             self.census.add(text, u64::from(ended.examined));
             let cut = !is_last && self.census.is_enough(context.engines());
             is_last |= cut;
             if is_last {
-                let items = context.shared.engine_counters[shard.number()].items.value();
+                let Executor::Engine(engine) = executor else {
+                    unreachable!("engines are counted")
+                };
+                let items = context.shared.engine_counters[engine.number()].items.value();
                 self.census.end_shard(cut.then_some(items));
             }
         } else if listing.form == Form::Prefixes {
@@ -180,16 +197,16 @@ impl Tally {
         } else {
             listing.sent_bytes += text.len();
         }
-        listing.listed_shards += u16::from(is_last);
+        listing.listed += u16::from(is_last);
         listing.cursor = if is_last { Cursor::default() } else { ended.next.unwrap_or_default() };
         if let Form::Cachedump { lines_left, .. } = &mut listing.form {
             let lines = text.iter().filter(|&&byte| byte == b'\n').count();
             *lines_left = lines_left.saturating_sub(u32::try_from(lines).unwrap_or(u32::MAX));
             if *lines_left == 0 || listing.sent_bytes >= CACHEDUMP_BYTES_MAX {
-                listing.listed_shards = context.engines();
+                listing.listed = count;
             }
         }
-        if listing.form.counts() && listing.listed_shards == context.engines() {
+        if listing.form.counts() && listing.listed == count {
             self.census.end();
         }
         if listing.form.counts() || listing.form == Form::Prefixes { b"" } else { text }

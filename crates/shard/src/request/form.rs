@@ -56,8 +56,7 @@ impl Form {
         self.grouping().is_some()
     }
 
-    /// Whether only the core of a shard has what is told. Otherwise a core that holds the engine of
-    /// the shard has it.
+    /// Whether each core has a part of what is told. Otherwise each engine has one.
     pub(crate) const fn is_of_cores(self) -> bool {
         matches!(self, Self::Prefixes | Self::Connections)
     }

@@ -20,7 +20,7 @@ use crate::request::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::request::batch::{Batch, Line, Ready, Staged, Work};
 use crate::serve::beside::{Core, GuessOf};
 use crate::waiting::held::HeldEngines;
-use crate::waiting::parked::{Ask, Parked};
+use crate::waiting::parked::{Ask, Executor, Parked};
 use crate::waiting::records::{NoRecord, Outgoing, Records};
 
 /// The parts of a shard that carrying out a request needs.
@@ -255,6 +255,8 @@ impl<E: Engine> CarryingOut<'_, E> {
         debug_assert!(!text.is_empty(), "a request that is parked has a text");
         let reads_value = staged.reads_value;
         let outgoing = Outgoing { ask, text, key: Some(key), reads_value, room };
-        records.prepare(context, clients, connection, staged.owner, outgoing).map(Some)
+        records
+            .prepare(context, clients, connection, Executor::Engine(staged.owner), outgoing)
+            .map(Some)
     }
 }

@@ -220,7 +220,7 @@ impl<E: Engine> Backlog<E> {
         debug_assert!(
             work.key().is_some_and(|key| {
                 context.hasher.key(key.bytes()) == key
-                    && context.hasher.owner(key.hashes()) == work.engine
+                    && context.hasher.owner(key.hashes()) == work.engine()
             }),
             "parked, P3: a request brings the hashes of its key, to its owner"
         );

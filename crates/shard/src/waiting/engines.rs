@@ -391,7 +391,7 @@ impl<E: Engine> Engines<E> {
         work: Work<Parked<E>>,
         context: &'l Context,
     ) -> Option<Entered<'l, E>> {
-        let index = work.engine;
+        let index = work.engine();
         debug_assert!(work.origin == context.core, "a core parks requests of its own clients");
         let lock = self.lock(index);
         if self.may_take(index, context) {

@@ -103,8 +103,8 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
     /// Leaves a request with the shard that executes it ([`Engines::park`]). If this core holds the
     /// engine, the request is executed when the batch ends, or later if it has a ticket.
     pub(crate) fn park(&mut self, work: Work<Parked<E>>) {
-        debug_assert!(work.ticket.is_none() || self.has(work.engine), "who delays it is held");
-        if let Some(entered) = self.entered.iter_mut().find(|held| held.index == work.engine) {
+        debug_assert!(work.ticket.is_none() || self.has(work.engine()), "who delays it is held");
+        if let Some(entered) = self.entered.iter_mut().find(|held| held.index == work.engine()) {
             entered.take_parked();
             return entered.backlog().push(work);
         }

@@ -1,8 +1,9 @@
-//! The mailbox of each core. Other cores put answers to its parked requests there, and connections
-//! that it takes over, and then wake it.
+//! The mailbox of each core. Other cores put answers to its parked requests there, requests for
+//! what only this core has, and connections that it takes over; and then wake it.
 //!
 //! Upstream:   `engines`, when a core has executed a request of another core, or leaves requests
-//!             with a shard; `accept`, which hands a connection over.
+//!             with an engine; `listing`, which asks a core; `accept`, which hands a connection
+//!             over.
 //! Downstream: the core empties its mailbox once a tick.
 //!
 //! Invariants:
@@ -10,6 +11,8 @@
 //!   core raises its sleeping flag before it checks its mailbox for the last time.
 //! - M2  Waking is a system call. So while a core holds engines, it only notes the cores that it
 //!   must wake. It wakes them after it has released the engines, and before it sleeps itself.
+//! - M3  A record in a mailbox is an answer if the core of the mailbox is its origin. Otherwise
+//!   that core executes it (`parked`, `Executor::Core`).
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -20,7 +23,7 @@ use kachel_net::{ClientProtocol, CoreIndex, EndpointIndex, LoginOwed};
 use kachel_stdx::{CachePadded, Chain, Returned, Sleeper, Work};
 
 use crate::context::Context;
-use crate::waiting::parked::Parked;
+use crate::waiting::parked::{Executor, Parked};
 
 /// A connection that one core hands over to another.
 #[derive(Debug)]
@@ -96,7 +99,17 @@ impl<E: Engine> Mailboxes<E> {
         }
     }
 
-    /// Takes the answers that were brought to a core, the oldest first.
+    /// Asks another core for a piece of what only that core has (M3). Notes that it must be woken.
+    pub(crate) fn ask(&self, context: &Context, core: CoreIndex, work: Work<Parked<E>>) {
+        debug_assert!(core != context.core, "a core asks itself for nothing");
+        debug_assert!(work.executor == Executor::Core(core), "M3");
+        if self.of(core).answers.push(work) {
+            context.note_wake(core); // M1, M2
+        }
+    }
+
+    /// Takes the answers that were brought to a core, and the requests of other cores, the oldest
+    /// first.
     #[inline]
     pub(crate) fn take_answers(&self, core: CoreIndex) -> Chain<Parked<E>> {
         self.of(core).answers.take()

@@ -1,7 +1,8 @@
 //! A parked request: all data that a core needs to execute it later, and its answer.
 //!
 //! Upstream:   `records` fills a record for a request that this core does not execute now.
-//! Downstream: `backlog` executes it under the lock of the engine; `records` delivers its answer.
+//! Downstream: `backlog` executes it under the lock of the engine; `listing` answers what only a
+//!             core has; `records` delivers its answer.
 //!
 //! The text of a line is the line that the client sent and its data block. The core that received
 //! them has checked that they are well-formed. The core that executes the request parses the terms
@@ -60,6 +61,15 @@ pub(crate) enum Ask {
     Completion,
 }
 
+/// Which part of the process executes a parked request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Executor {
+    /// An engine, with the core that holds it.
+    Engine(EngineIndex),
+    /// A core, because only that core has what is asked for: its connections or its counts.
+    Core(CoreIndex),
+}
+
 /// Where the key of a parked request is in its text, and the hashes of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KeyAt {
@@ -75,8 +85,7 @@ pub(crate) struct Parked<E: Engine> {
     pub(crate) origin: CoreIndex,
     /// The slot of that core that waits for the answer.
     pub(crate) slot: SlotIndex,
-    /// The engine that executes it.
-    pub(crate) engine: EngineIndex,
+    pub(crate) executor: Executor,
     /// Which stock of records it belongs to.
     pub(crate) is_large: bool,
     key: Option<KeyAt>,
@@ -94,6 +103,15 @@ pub(crate) struct Parked<E: Engine> {
 }
 
 impl<E: Engine> Parked<E> {
+    /// The engine that executes it.
+    ///
+    /// Panics: if a core does, without an engine.
+    #[inline]
+    pub(crate) fn engine(&self) -> EngineIndex {
+        let Executor::Engine(engine) = self.executor else { unreachable!("an engine executes it") };
+        engine
+    }
+
     /// Makes a record without a request, with memory for a text and an answer of these lengths.
     pub(crate) fn new(text_bytes: usize, answer_bytes: usize) -> Self {
         debug_assert!(text_bytes <= TEXT_BYTES_MAX && answer_bytes <= ANSWER_BYTES_MAX);
@@ -101,7 +119,7 @@ impl<E: Engine> Parked<E> {
             ask: Ask::Line,
             origin: CoreIndex(0),
             slot: SlotIndex(0),
-            engine: EngineIndex(0),
+            executor: Executor::Core(CoreIndex(0)),
             is_large: false,
             key: None,
             reads_value: false,
@@ -181,14 +199,16 @@ impl<E: Engine> Parked<E> {
         debug_assert!(self.answer.text.is_empty(), "P1: it was not answered yet");
         let mut answer = std::mem::take(&mut self.answer);
         let upload = self.upload.take();
-        let applier = Applier { engine, index: self.engine, context };
+        let applier = Applier { engine, index: self.engine(), context };
         let key = self.key().expect("it is about a key");
         let (applied, upload) = if let Ask::Key(terms) = self.ask {
             (applier.key(key, terms, ticket, &mut answer), None)
         } else if let Ask::Removal { is_meta } = self.ask {
             let removed = applier.removal(key, is_meta, ticket, answer.descriptor);
             (
-                removed.map(|durability| answer.depends_on(self.engine, durability)).map(|()| None),
+                removed
+                    .map(|durability| answer.depends_on(self.engine(), durability))
+                    .map(|()| None),
                 None,
             )
         } else {

@@ -26,7 +26,7 @@ use crate::context::Context;
 use crate::request::form::Ended;
 use crate::request::reply::fence_of;
 use crate::waiting::mailboxes::Mailboxes;
-use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, Parked, TEXT_BYTES_MAX};
+use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, Executor, Parked, TEXT_BYTES_MAX};
 
 /// The most small records of a core: 1.8 MiB.
 const SMALL_MAX: usize = 512;
@@ -67,6 +67,8 @@ pub(crate) struct Records<E: Engine> {
     large: Stock<E>,
     /// Records without memory, for completed operations on files, which are not in use.
     carriers: Chain<Parked<E>>,
+    /// Pieces of what this core has, for listings of other cores. The oldest comes first.
+    asked: Chain<Parked<E>>,
 }
 
 /// The records of one size.
@@ -124,6 +126,7 @@ impl<E: Engine> Records<E> {
             small: Stock::new(SMALL_MAX, [SMALL_TEXT_BYTES, SMALL_ANSWER_BYTES]),
             large: Stock::new(LARGE_MAX, [TEXT_BYTES_MAX, ANSWER_BYTES_MAX]),
             carriers: Chain::new(),
+            asked: Chain::new(),
         }
     }
 
@@ -138,8 +141,8 @@ impl<E: Engine> Records<E> {
         if is_large { &mut self.large } else { &mut self.small }
     }
 
-    /// Fills a record with a request of a connection to an engine, and keeps a reply slot and room
-    /// for its answer.
+    /// Fills a record with a request of a connection to an executor, and keeps a reply slot and
+    /// room for its answer.
     ///
     /// A request without a reply has an answer as well, which is empty. So a client that gets a
     /// later reply knows that all its earlier requests were executed.
@@ -150,7 +153,7 @@ impl<E: Engine> Records<E> {
         context: &Context,
         clients: &mut Clients<E::Pinned>,
         connection: ClientIndex,
-        engine: EngineIndex,
+        executor: Executor,
         outgoing: Outgoing<'_>,
     ) -> Result<Work<Parked<E>>, NoRecord> {
         let Outgoing { ask, text, key, reads_value, room } = outgoing;
@@ -163,7 +166,7 @@ impl<E: Engine> Records<E> {
         work.is_large = is_large;
         work.fill(ask, text, key, reads_value, room.value_bytes);
         work.origin = context.core;
-        work.engine = engine;
+        work.executor = executor;
         work.slot = clients.keep_slot(connection, room);
         if context.log.is_on() {
             work.answer.descriptor = context.log.descriptor(connection);
@@ -185,13 +188,24 @@ impl<E: Engine> Records<E> {
         let mut work = carrier.unwrap_or_else(|| Work::new(Parked::new(0, 0)));
         debug_assert!(work.completion.is_none(), "files, S3: what it carried was applied");
         (work.ask, work.completion) = (Ask::Completion, Some(completion));
-        (work.origin, work.engine) = (context.core, engine);
+        (work.origin, work.executor) = (context.core, Executor::Engine(engine));
         work
     }
 
     /// Whether requests are parked whose answers have not come back.
     pub(crate) const fn are_away(&self) -> bool {
         self.small.away > 0 || self.large.away > 0
+    }
+
+    /// Whether other cores ask this one for pieces of what it has. Cost: a load.
+    #[inline]
+    pub(crate) const fn are_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Takes the next piece of what this core has that another core asks for.
+    pub(crate) fn next_asked(&mut self) -> Option<Work<Parked<E>>> {
+        self.asked.pop()
     }
 
     /// Whether connections wait for records, and half of these are back.
@@ -205,9 +219,9 @@ impl<E: Engine> Records<E> {
         self.large.resume(clients);
     }
 
-    /// Delivers the answers that have come back (R3). Passes each piece of a listing to `listed`:
-    /// the engine and the connection, the text, and how the piece has ended. `listed` returns the
-    /// lines for the client.
+    /// Delivers the answers that have come back (R3), and keeps the requests of other cores that
+    /// have come with them. Passes each piece of a listing to `listed`: the executor and the
+    /// connection, the text, and how the piece has ended. `listed` returns the lines for the client.
     pub(crate) fn take_answers<L>(
         &mut self,
         context: &Context,
@@ -215,22 +229,26 @@ impl<E: Engine> Records<E> {
         clients: &mut Clients<E::Pinned>,
         mut listed: L,
     ) where
-        L: for<'t> FnMut((EngineIndex, Option<ClientIndex>), &'t [u8], Ended) -> &'t [u8],
+        L: for<'t> FnMut((Executor, Option<ClientIndex>), &'t [u8], Ended) -> &'t [u8],
     {
         let mut answers = mailboxes.take_answers(context.core);
         while let Some(mut work) = answers.pop() {
-            debug_assert!(work.origin == context.core, "an answer comes back to its own core");
+            if work.origin != context.core {
+                debug_assert!(work.executor == Executor::Core(context.core), "mailboxes, M3");
+                self.asked.push(work);
+                continue;
+            }
             if work.ask == Ask::Completion {
                 self.carriers.push_first(work);
                 continue;
             }
             if let Ask::Piece { ended, .. } = work.ask {
                 let connection = clients.slots.connection(work.slot);
-                let lines = listed((work.engine, connection), &work.answer.text, ended);
+                let lines = listed((work.executor, connection), &work.answer.text, ended);
                 clients.piece(work.slot, lines);
             } else {
                 let value = work.value.take();
-                let fence = fence_of(work.engine, work.answer.durability);
+                let fence = fence_of(work.engine(), work.answer.durability);
                 clients.answered(work.slot, Answered { text: &work.answer.text, value, fence });
             }
             self.put_back(work);

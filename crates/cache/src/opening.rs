@@ -30,9 +30,10 @@ impl OpenEngines for CacheOpener {
 
     /// Cost: reserves address space for `budget_bytes_max` bytes of items, and for the indexes.
     fn open(&self, opening: &Opening) -> io::Result<Vec<Cache>> {
-        let Opening { engines, hasher, options, ref budget, budget_bytes_max } = *opening;
+        let Opening { engines, cores, hasher, options, ref budget, budget_bytes_max } = *opening;
         let pool_options = PoolOptions {
             shards: engines,
+            cores,
             reserve_bytes: budget_bytes_max,
             huge: self.huge,
             classes: self.classes,

@@ -20,7 +20,6 @@
 //! Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012.
 
 use std::fmt;
-use std::ops::Range;
 
 use siphasher::sip::SipHasher13;
 
@@ -104,10 +103,7 @@ impl<'k> Key<'k> {
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHasher {
     secret: SipHasher13,
-    /// Engines that own keys.
     engines: u32,
-    /// The number of the first one.
-    first: u16,
 }
 
 impl KeyHasher {
@@ -117,20 +113,7 @@ impl KeyHasher {
     pub fn new(seeds: Seeds, engines: u16) -> Self {
         assert!(engines > 0 && u32::from(engines) <= PARTITIONS, "each engine owns a partition");
         let secret = SipHasher13::new_with_keys(seeds.hash_keys[0], seeds.hash_keys[1]);
-        Self { secret, engines: u32::from(engines), first: 0 }
-    }
-
-    /// The same hasher for a process in which the first `count` engines own no key.
-    #[must_use]
-    pub const fn behind(self, count: u16) -> Self {
-        Self { first: count, ..self }
-    }
-
-    /// The engines that own keys.
-    pub fn owners(&self) -> Range<u16> {
-        let count = u16::try_from(self.engines).expect("at most as many as partitions");
-        debug_assert!(count > 0, "each key has an owner");
-        self.first..self.first + count
+        Self { secret, engines: u32::from(engines) }
     }
 
     /// The key with its hashes. The public hash is computed only if there is more than one engine.
@@ -158,18 +141,12 @@ impl KeyHasher {
         u16::try_from(hash >> (64 - PARTITIONS.trailing_zeros())).expect("12 bits")
     }
 
-    /// Whether an engine owns keys.
-    #[inline]
-    pub const fn owns_keys(&self, engine: EngineIndex) -> bool {
-        engine.0 >= self.first
-    }
-
     /// The engine that owns a key. Each engine owns a run of partitions, in the order of the
     /// engines. The runs are equal, up to one partition.
     #[inline]
     pub fn owner(&self, hashes: KeyHashes) -> EngineIndex {
         let owner = u32::from(hashes.partition) * self.engines / PARTITIONS;
-        EngineIndex(self.first + u16::try_from(owner).expect("at most 4096 engines"))
+        EngineIndex(u16::try_from(owner).expect("at most 4096 engines"))
     }
 }
 
@@ -186,7 +163,6 @@ mod tests {
             owned[hasher.owner(hasher.key(key.as_bytes()).hashes()).number()] += 1;
         }
         assert!(owned.iter().all(|count| (9_500..10_500).contains(count)), "{owned:?}");
-        assert_eq!((hasher.owners(), hasher.behind(3).owners()), (0..7, 3..10));
     }
 
     #[test]

@@ -18,6 +18,8 @@ use crate::options::EngineOptions;
 pub struct Opening {
     /// The number of engines.
     pub engines: u16,
+    /// The number of cores that read items, beside their owners, too.
+    pub cores: u16,
     /// The hasher of the process's keys.
     pub hasher: KeyHasher,
     /// How the engines behave.

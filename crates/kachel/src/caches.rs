@@ -8,7 +8,7 @@ use kachel_cache::{Cache, CacheCommon, CacheOpener, SizeClassOptions};
 use kachel_engine::{ClockOrigin, KeyHasher, Now, OpenEngines};
 use kachel_host::PageKind;
 use kachel_options::ServeOptions;
-use kachel_shard::{Engines, FileEngine};
+use kachel_shard::{Engines, FileEngine, Homes};
 
 use crate::restart::{Claim, Found};
 
@@ -27,11 +27,11 @@ pub(crate) trait ServedEngines: OpenEngines<Engine: FileEngine + Send + 'static>
         must_end: fn() -> bool,
     ) -> Option<Vec<Self::Engine>>;
 
-    /// Saves the items of `shards` engines for the next server. The error is a sentence.
+    /// Saves the items of all engines for the next server. The error is a sentence.
     fn save(
         claim: Claim,
         engines: &Engines<Self::Engine>,
-        shards: u16,
+        homes: Homes,
         now: Now,
     ) -> Result<(), String>;
 }
@@ -62,7 +62,7 @@ impl ServedEngines for CacheOpener {
         found.load(engines, hasher, origin, must_end)
     }
 
-    fn save(claim: Claim, engines: &Engines<Cache>, shards: u16, now: Now) -> Result<(), String> {
-        claim.save(engines, shards, now)
+    fn save(claim: Claim, engines: &Engines<Cache>, homes: Homes, now: Now) -> Result<(), String> {
+        claim.save(engines, homes, now)
     }
 }

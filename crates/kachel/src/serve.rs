@@ -32,7 +32,8 @@ use kachel_host::{
 };
 use kachel_net::{Mechanisms, Users};
 use kachel_options::{
-    CalledAs, KACHEL_VERSION, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions, TEST_TIME_ENV,
+    CalledAs, KACHEL_VERSION, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
+    TEST_ENGINES_ENV, TEST_TIME_ENV,
 };
 use kachel_stdx::plural;
 
@@ -97,6 +98,10 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     let Read { users_file, users, encryption } = read_files(&options, threads)?; // I1
     if std::env::var_os(TEST_TIME_ENV).is_some() {
         say!(Warning, "{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
+    }
+    if std::env::var_os(TEST_ENGINES_ENV).is_some() {
+        let engines = shards::engine_count(&options, threads);
+        say!(Warning, "{TEST_ENGINES_ENV}: {engines} engines; this is for tests only");
     }
     // Written down before the daemon leaves its folder.
     let memory_file = options.memory_file.as_deref().map(std::path::absolute).transpose();
@@ -240,11 +245,12 @@ fn say_what_was_obtained(
 
 /// The number of threads: `-t`, or one per core, but no more than fit into `-m`.
 fn thread_count<O: ServedEngines>(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
-    let fits = |threads| O::budget_bytes_min(threads) <= options.memory_bytes;
+    let bytes_min = |threads| O::budget_bytes_min(shards::engine_count(options, threads));
+    let fits = |threads| bytes_min(threads) <= options.memory_bytes;
     match options.threads {
         Some(threads) if fits(threads) => Ok(threads),
         Some(threads) => {
-            let least = O::budget_bytes_min(threads).div_ceil(1 << 20);
+            let least = bytes_min(threads).div_ceil(1 << 20);
             let noun = plural(threads.into(), "thread needs", "threads need");
             let sentence = format!(
                 "-m {} is too little: {threads} {noun} at least -m {least}",

@@ -24,7 +24,7 @@ use kachel_net::{
 };
 use kachel_options::{
     CoreChoice, IoChoice, KACHEL_VERSION, ListenTls, MEMCACHED_VERSION, Protocol, Reads,
-    ServeOptions, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
+    ServeOptions, TEST_ENGINES_ENV, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
     Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions, Shared,
@@ -166,6 +166,7 @@ pub(crate) fn start<O: ServedEngines>(
     let of_all = u16::try_from(sockets.of_all.len()).expect("a few listeners");
     let endpoints = endpoints(options, &sockets.protocols);
     let mut shared = shared_options(options, shards, endpoints);
+    shared.engines = Some(engine_count(options, shards));
     shared.listeners =
         sockets.of_all.iter().map(|socket| address_of(socket, options, "tcp")).collect();
     shared.sockets = sockets.described(options);
@@ -187,8 +188,7 @@ pub(crate) fn start<O: ServedEngines>(
     if let Some(pipe) = &pipe {
         begin_pipe(pipe, options, &sockets, seeds, origin.start_ns());
     }
-    let net_cores = options.roles.map_or(0, |roles| roles.net);
-    let hasher = KeyHasher::new(seeds, shards - net_cores).behind(net_cores);
+    let hasher = KeyHasher::new(seeds, shared.homes.engines());
     let mut engines = opener.open(&opening(options, hasher, &shared))?;
     report_changes(&mut engines, &shared)?;
     check_address_space(shards)?;
@@ -197,7 +197,7 @@ pub(crate) fn start<O: ServedEngines>(
         let Some(loaded) = loaded else { return Ok(None) };
         engines = loaded;
     }
-    let engines = Engines::new(engines, options.reads == Reads::Crew);
+    let engines = Engines::new(engines, shared.homes, options.reads == Reads::Crew);
     let pages = O::pages(&engines);
     let plan = Arc::new(Plan {
         engines,
@@ -213,6 +213,15 @@ pub(crate) fn start<O: ServedEngines>(
         own_endpoints: EndpointIndex(of_all),
     });
     spawn(options.io, &plan, shards, sockets, encryption.as_ref()).map(Some)
+}
+
+/// The number of engines: one for each thread that may have keys, unless a test asks for another
+/// number. More engines or fewer would gain nothing for items in memory.
+pub(crate) fn engine_count(options: &ServeOptions, threads: u16) -> u16 {
+    let with_keys = options.roles.map_or(threads, |roles| roles.shard);
+    debug_assert!((1..=threads).contains(&with_keys), "some thread is the home of the engines");
+    let asked = std::env::var(TEST_ENGINES_ENV).ok().and_then(|text| text.parse().ok());
+    asked.filter(|engines| (1..=PARTITIONS as u16).contains(engines)).unwrap_or(with_keys)
 }
 
 /// The time of the process, which goes on from that of the server before, if its items were found.
@@ -321,7 +330,8 @@ fn opening(options: &ServeOptions, hasher: KeyHasher, shared: &Shared) -> Openin
         },
     };
     Opening {
-        engines: shared.options.shards,
+        engines: shared.homes.engines(),
+        cores: shared.homes.cores(),
         hasher,
         options: engine,
         budget: Arc::clone(&shared.budget),
@@ -397,6 +407,7 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
     settings.push(("kachel_partitions".to_string(), PARTITIONS.to_string()));
     SharedOptions {
         shards,
+        engines: None, // The caller knows it.
         plain: plain_options(options),
         endpoints,
         listeners: Vec::new(), // The caller knows them, the sockets and the ports.
@@ -647,7 +658,7 @@ impl<O: ServedEngines> Running<O> {
         }
         let Some(claim) = claim.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };
         let now = shared.now(&origin, SystemClock.now_ns());
-        O::save(claim, &engines, shared.options.shards, now)
+        O::save(claim, &engines, shared.homes, now)
     }
 }
 

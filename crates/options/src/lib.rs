@@ -66,6 +66,10 @@ pub const SASL_FILE_ENV: &str = "MEMCACHED_SASL_PWDB";
 /// The environment variable that lets clients move the clock on (`debugtime`). For tests.
 pub const TEST_TIME_ENV: &str = "KACHEL_TEST_TIME";
 
+/// The environment variable with the number of engines, if they must not be as many as the threads
+/// with keys. For tests: items in memory gain nothing by another number.
+pub const TEST_ENGINES_ENV: &str = "KACHEL_TEST_ENGINES";
+
 /// Largest value of `--udp-reply-datagrams`. The server keeps a reply in memory until it is whole.
 pub const UDP_REPLY_DATAGRAMS_MAX: u16 = 16;
 

@@ -11,6 +11,7 @@ use kachel_engine::{ClockOrigin, DeadFound, EngineIndex, KeyHasher, Now};
 use kachel_net::{Attempts, CoreIndex};
 use kachel_stdx::Place;
 
+use crate::cores::homes::Homes;
 use crate::cores::process::Shared;
 use crate::cores::work::WorkMeter;
 use crate::observe::counters::Counters;
@@ -18,14 +19,22 @@ use crate::observe::log::Log;
 use crate::observe::prefixes::Prefixes;
 use crate::observe::sizes::Sizes;
 
+/// The number of no engine.
+const NO_ENGINE: EngineIndex = EngineIndex(u16::MAX);
 /// Cores to wake that a batch can note without an allocation.
 const TO_WAKE_AT_FIRST: usize = 64;
 
-/// The facts about one shard, and the time of this tick.
+/// The facts about one core, and the time of this tick.
 #[derive(Debug)]
 pub(crate) struct Context {
     /// The index of this core.
     pub(crate) core: CoreIndex,
+    /// The home cores of the engines.
+    pub(crate) homes: Homes,
+    /// The engines whose home this core is.
+    home_engines: Box<[EngineIndex]>,
+    /// The first one of these; [`NO_ENGINE`] if there is none.
+    first_home_engine: EngineIndex,
     /// What all shards of the process share.
     pub(crate) shared: Arc<Shared>,
     /// This shard's counters: only its thread adds to them.
@@ -74,10 +83,16 @@ impl Context {
         work: WorkMeter,
     ) -> Self {
         let counters = Arc::clone(&shared.counters[core.number()]);
+        let homes = shared.homes;
+        let home_engines: Box<[EngineIndex]> = homes.engines_of(core).collect();
+        let first_home_engine = home_engines.first().copied().unwrap_or(NO_ENGINE);
         let now = Cell::new(origin.start());
         let to_wake = RefCell::new(Vec::with_capacity(TO_WAKE_AT_FIRST));
         Self {
             core,
+            homes,
+            home_engines,
+            first_home_engine,
             shared,
             counters,
             hasher,
@@ -194,19 +209,27 @@ impl Context {
     /// The number of cores of the process.
     #[inline]
     pub(crate) fn cores(&self) -> u16 {
-        self.shared.options.shards
+        self.homes.cores()
     }
 
     /// The number of engines of the process.
     #[inline]
     pub(crate) fn engines(&self) -> u16 {
-        self.shared.options.shards
+        self.homes.engines()
     }
 
-    /// The engine of this core.
+    /// The engines whose home this core is.
     #[inline]
-    pub(crate) const fn own_engine(&self) -> EngineIndex {
-        EngineIndex(self.core.0)
+    pub(crate) fn home_engines(&self) -> &[EngineIndex] {
+        &self.home_engines
+    }
+
+    /// Whether this core is the home of an engine. Cost: a comparison or two, and a division if it
+    /// is the home of several engines.
+    #[inline]
+    pub(crate) fn is_home_of(&self, engine: EngineIndex) -> bool {
+        engine == self.first_home_engine
+            || self.home_engines.len() > 1 && self.homes.core_of(engine) == self.core
     }
 
     /// The other cores of the process.

@@ -37,6 +37,7 @@ mod context;
 mod cores;
 mod observe;
 
+pub use cores::homes::Homes;
 pub use cores::options::{
     ClosedClient, OpenSocket, OtherCounts, PipeControl, PlainOptions, SharedOptions, Switched,
     UdpOptions,
@@ -53,5 +54,6 @@ pub use request::batch::BATCH_REQUESTS_MAX;
 pub use request::form::LISTED_ITEMS_PER_TICK_MAX;
 pub use stats::holdings::Holdings;
 pub use tick::{Shard, ShardOptions, Turn};
-pub use waiting::engines::{Engines, Hold};
+pub use waiting::engines::Engines;
 pub use waiting::files::FileEngine;
+pub use waiting::inspect::Hold;

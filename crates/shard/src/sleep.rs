@@ -1,7 +1,7 @@
 //! What a shard looks at after it has raised its sleeping flag, and how long it may sleep.
 //!
 //! Upstream:   `tick`, before it polls.
-//! Downstream: the mailboxes, `engines`, `clients`.
+//! Downstream: the mailboxes, `engines`, `homes`, `clients`.
 //!
 //! Whatever wakes the shard changes what is looked at here, and then looks at the flag. So the
 //! shard finds the change, or is woken (`mailboxes`, M1; `engines`, E4; `calls`, K2; `fences`, F2).
@@ -14,6 +14,7 @@ use crate::clients::Clients;
 use crate::connections::late::LateClients;
 use crate::context::Context;
 use crate::waiting::engines::Engines;
+use crate::waiting::homes::HomeEngines;
 
 /// How long a shard may sleep in one poll, if a client may be late.
 const SLEEP_NS_MAX: u64 = 100_000_000;
@@ -29,23 +30,24 @@ pub(crate) struct Resting<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a Clients<E::Pinned>,
+    pub(crate) homes: &'a HomeEngines,
     pub(crate) late: &'a LateClients,
 }
 
 impl<E: Engine> Resting<'_, E> {
     /// Whether other cores have brought something, or left requests. Cost: a few loads.
     pub(crate) fn has_visitors(&self) -> bool {
-        let Self { engines, context, .. } = self;
+        let Self { engines, context, homes, .. } = self;
         debug_assert!(!context.owes_wakes(), "mailboxes, M2");
         !engines.mailboxes().is_empty(context.core)
             || context.log.is_on() && context.shared.watchers.have_come(context.core)
-            || engines.are_left(context.own_engine())
+            || homes.have_visitors(engines)
     }
 
     /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
-    /// a login that waits (`turns`, T1), or until the engine wants to be entered.
+    /// a login that waits (`turns`, T1), or until a home engine wants to be entered.
     pub(crate) fn longest_sleep(&self) -> Wait {
-        let Self { context, engines, late, clients, .. } = self;
+        let Self { context, engines, clients, homes, late } = self;
         let wait = match context.core.0 {
             _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
             _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
@@ -53,9 +55,7 @@ impl<E: Engine> Resting<'_, E> {
             _ => Wait::Forever,
         };
         let now_ns = context.now_ns();
-        // A deadline that has passed waits for the core that holds the engine (`may_enter`).
-        let deadline_ns =
-            engines.deadline_ns(context.own_engine()).filter(|deadline_ns| *deadline_ns > now_ns);
+        let deadline_ns = homes.next_deadline_ns(engines, now_ns);
         let next_ns = clients.next_login_ns(context).into_iter().chain(deadline_ns).min();
         next_ns.map_or(wait, |next_ns| wait.at_most_ns(next_ns.saturating_sub(now_ns)))
     }
@@ -72,12 +72,10 @@ impl<E: Engine> Resting<'_, E> {
             })
     }
 
-    /// Whether there is something to do in the engine of this shard, and no core holds it. Upkeep
-    /// may have been due while another core held the engine. If a core holds it, that core will
-    /// wake this one (`engines`, E4). Cost: a few loads.
-    pub(crate) fn may_enter(&self, is_upkeep_held: bool) -> bool {
-        let Self { engines, context, .. } = self;
-        let is_called = engines.are_called(context);
-        (is_called || is_upkeep_held) && !engines.want(context.own_engine())
+    /// Whether there is something to do in a home engine that no core holds
+    /// ([`HomeEngines::may_enter`]).
+    pub(crate) fn may_enter(&self) -> bool {
+        let Self { engines, context, homes, .. } = self;
+        homes.may_enter(context, engines)
     }
 }

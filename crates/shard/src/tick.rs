@@ -15,7 +15,7 @@
 //!   complete        passes completed operations on files to        files
 //!                   their engines
 //!   take_answers    takes answers to requests that were parked     records
-//!   step_backlog    executes requests that wait with our engine    engines, backlog
+//!   step_backlogs   executes requests that wait with our engines   homes, backlog
 //!   adopt           takes over connections of other shards         accept
 //!   look_ahead      chooses connections that leave before they     balance, policy
 //!                   are served, if they would wait too long
@@ -27,7 +27,7 @@
 //!                   takes the answers that have come meanwhile
 //!   submit          submits operations on files                    files
 //!   send            sends replies, closes connections              send, datagrams
-//!   maintain        has the engine do upkeep                       engine
+//!   maintain        has our engines do upkeep                      homes
 //!   crawl           reclaims space of dead items, if asked         crawl
 //!   balance         chooses connections for other cores            balance, policy
 //!   finish          ends the shard when the process stops
@@ -37,15 +37,15 @@
 //! - I1  A reply is sent after its change is visible to other cores, and counted (`send`, I1).
 //! - I2  All stages of a tick use one reading of the clock, made after the poll. Other readings
 //!   only measure how long a tick and a hold take (`work`).
-//! - I3  Where any core may change any shard, shard 0 is the timekeeper: once a second it checks
-//!   whether upkeep is due in the other shards. These sleep until something happens, unless one of
-//!   their clients may exceed a time limit.
+//! - I3  Where any core may change any engine, core 0 is the timekeeper: once a second it checks
+//!   whether upkeep is due in the engines of other cores. These cores sleep until something
+//!   happens, unless one of their clients may exceed a time limit.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kachel_engine::{ClockOrigin, Common as _, Engine, EngineIndex, KeyHasher};
+use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
 use kachel_io::{Clock, Event, Files, Io, Wait};
 use kachel_net::{CloseReason, Connection, ConnectionIndex, CoreIndex, EndpointIndex};
 
@@ -70,8 +70,9 @@ use crate::serve::copying::count_answered;
 use crate::serve::serving::Serving;
 use crate::sleep::Resting;
 use crate::stats::holdings::Holdings;
-use crate::waiting::engines::{Engines, Stepped};
+use crate::waiting::engines::Engines;
 use crate::waiting::files::{self, Completed, FileEngine};
+use crate::waiting::homes::{HomeEngines, Upkeep, maintain_others};
 use crate::waiting::records::Records;
 
 /// One poll can report this many events before the list of events must grow.
@@ -86,17 +87,6 @@ pub struct ShardOptions {
     pub hasher: KeyHasher,
     /// The time at which the process began.
     pub origin: ClockOrigin,
-}
-
-/// The result of the last step of upkeep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Upkeep {
-    Nothing,
-    /// There may be more to do.
-    Due,
-    /// There may be more to do, but another core held the engine. That core has done a step. It
-    /// wakes this core when it releases the engine (`engines`, E4).
-    Held,
 }
 
 /// What the caller must do after a tick.
@@ -116,9 +106,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     engines: Arc<Engines<E>>,
     clients: Clients<E::Pinned>,
     records: Records<E>,
-    /// Whether requests that can be executed waited for the engine of this shard when this core
-    /// last checked.
-    is_left: bool,
+    homes: HomeEngines,
     uploads: Uploads<E::Upload>,
     listings: Listings,
     crawling: Crawling,
@@ -134,12 +122,11 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     completed: Completed,
     /// Keys that are decoded from base64. Each tick reuses the memory.
     decoded_keys: Vec<u8>,
-    upkeep: Upkeep,
     /// The time of the last tick, in nanoseconds and in seconds.
     now_ns: u64,
     second: u32,
     /// Whether a second has begun in which the timekeeper has counted no answers of copies yet, and
-    /// done no upkeep in the other shards (I3).
+    /// done no upkeep in the engines of other cores (I3).
     is_new_second: bool,
     /// The items that copies had answered with when they were last counted.
     answered_by_copies: u64,
@@ -167,8 +154,11 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         let listings = Listings::new(&context);
         engines.mailboxes().set_waker(core, io.waker());
         // The engine of a warm restart has items from the start.
-        let counters = &context.shared.engine_counters[core.number()];
-        engines.inspect(context.own_engine(), |engine| counters.publish(&engine.stats()));
+        for &index in context.home_engines() {
+            let counters = &context.shared.engine_counters[index.number()];
+            engines.inspect(index, |engine| counters.publish(&engine.stats()));
+        }
+        let homes = HomeEngines::new(&context);
         Self {
             io,
             clock,
@@ -176,7 +166,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             engines,
             clients: Clients::new(),
             records: Records::new(),
-            is_left: false,
+            homes,
             uploads: Uploads::new(),
             listings,
             crawling: Crawling::default(),
@@ -189,7 +179,6 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             events: Vec::with_capacity(EVENTS_AT_FIRST),
             completed: Completed::new(),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
-            upkeep: Upkeep::Nothing,
             now_ns: 0,
             second: origin.start().second,
             is_new_second: false,
@@ -218,12 +207,15 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         &mut self.io
     }
 
-    /// Counts what the shard holds now. Cost: a read of each connection. Waits until no core holds
-    /// the engine.
+    /// Counts what the shard holds now, with the engines whose home is its core. Cost: a read of
+    /// each connection. Waits until no core holds the engines.
     pub fn holdings(&self) -> Holdings {
-        let stats = self.engines.inspect(self.context.own_engine(), E::stats);
-        let delayed = self.engines.delayed_count(self.context.own_engine());
-        Holdings::of::<E>(&self.clients, &self.uploads, delayed, &stats)
+        let mut holdings = Holdings::of_clients::<E>(&self.clients, &self.uploads);
+        for &index in self.context.home_engines() {
+            let delayed = self.engines.delayed_count(index);
+            holdings.add_engine(delayed, &self.engines.inspect(index, E::stats));
+        }
+        holdings
     }
 
     /// The number of connections that this shard has closed because their clients read large values
@@ -250,8 +242,8 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// halves.
     pub fn prepare_wait(&mut self) -> Wait {
         self.engines.mailboxes().wake_noted(&self.context); // Noted since `exchange`.
-        let busy = self.upkeep == Upkeep::Due
-            || self.is_left
+        let busy = self.homes.upkeep == Upkeep::Due
+            || self.homes.is_left
             || !self.clients.dirty.is_empty()
             || !self.clients.resumable.is_empty()
             || !self.clients.run_queue.is_empty()
@@ -270,7 +262,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         self.engines.mailboxes().sleeper(self.context.core).prepare_sleep();
         let resting = self.resting();
         let is_called = self.crawling.is_called(&self.context) || resting.awaits_no_fence();
-        if resting.has_visitors() || is_called || resting.may_enter(self.upkeep == Upkeep::Held) {
+        if resting.has_visitors() || is_called || resting.may_enter() {
             Wait::Now
         } else {
             resting.longest_sleep()
@@ -278,8 +270,8 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     }
 
     fn resting(&self) -> Resting<'_, E> {
-        let Self { context, engines, clients, late, .. } = self;
-        Resting { context, engines, clients, late }
+        let Self { context, engines, clients, homes, late, .. } = self;
+        Resting { context, engines, clients, homes, late }
     }
 
     /// Runs the second half of a tick: polls, then calls the stages.
@@ -290,7 +282,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         self.read_clock();
         self.sort_events();
         files::complete(&self.context, &self.engines, &mut self.records, &mut self.completed);
-        let came = self.take_answers() | self.step_backlog();
+        let came = self.take_answers() | self.step_backlogs();
         self.uploads.note_mail(came);
         self.adopt();
         self.look_ahead();
@@ -429,15 +421,14 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         });
     }
 
-    /// Executes the delayed requests for which the engine is ready now, and the requests that other
-    /// cores have left. Returns whether there were any.
-    fn step_backlog(&mut self) -> bool {
-        let Stepped { is_left, executed } = self.engines.step_backlog(&self.context, self.is_left);
-        self.is_left = is_left;
-        if executed > 0 {
+    /// Executes the requests that wait with the engines whose home is this core. Returns whether
+    /// there were any.
+    fn step_backlogs(&mut self) -> bool {
+        let executed = self.homes.step_backlogs(&self.context, &self.engines);
+        if executed {
             self.late.note_event();
         }
-        executed > 0
+        executed
     }
 
     /// Serves the input of the ready connections, then keeps the input that cannot be served yet.
@@ -483,9 +474,9 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// Continues the listings by one bounded piece, for all of them together.
     fn step_listings(&mut self) {
         let sweep = self.late.sweep();
-        let Self { io, context, engines, clients, records, is_left, .. } = self;
-        let (is_left, names) = (*is_left, &mut |socket| io.name(socket));
-        self.listings.step(Step { context, engines, clients, records, is_left, names, sweep });
+        let Self { io, context, engines, clients, records, homes, .. } = self;
+        let names = &mut |socket| io.name(socket);
+        self.listings.step(Step { context, engines, clients, records, homes, names, sweep });
     }
 
     /// Whether this core has written lines of the log, or can send some to a client.
@@ -536,23 +527,14 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         self.datagrams.send(io, context, clients, |fence| engines.is_reached(fence));
     }
 
-    /// Has the engine do a step of upkeep. If another core holds the engine, that core does it.
+    /// Has the engines whose home is this core do a step of upkeep; once a second also the others,
+    /// if this core is the timekeeper (I3).
     fn maintain(&mut self) {
-        match self.engines.take(self.context.own_engine(), &self.context) {
-            Some(mut engine) => {
-                let is_due = engine.maintain(&self.context.now()) > 0;
-                self.upkeep = if is_due { Upkeep::Due } else { Upkeep::Nothing };
-                if !is_due {
-                    engine.release_unchanged();
-                }
-            }
-            None if self.upkeep != Upkeep::Nothing => self.upkeep = Upkeep::Held,
-            None => {}
-        }
+        self.homes.maintain(&self.context, &self.engines);
         if std::mem::take(&mut self.is_new_second) && self.context.core == CoreIndex(0) {
             count_answered(&self.context, &mut self.answered_by_copies);
             if self.engines.are_open_to_all() {
-                self.maintain_others();
+                maintain_others(&self.context, &self.engines);
             }
         }
     }
@@ -563,23 +545,6 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         let Self { context, engines, crawling, .. } = self;
         if crawling.is_busy() || crawling.is_called(context) {
             crawling.step(context, engines);
-        }
-    }
-
-    /// Does a step of upkeep in each other shard. Wakes those in which there was something to do,
-    /// because there may be more (I3).
-    fn maintain_others(&self) {
-        let Self { context, engines, .. } = self;
-        debug_assert!(context.core == CoreIndex(0), "I3: there is one timekeeper");
-        for core in context.others() {
-            debug_assert!(core != context.core, "its own engine has its own step");
-            let Some(mut engine) = engines.take(EngineIndex(core.0), context) else { continue };
-            if engine.maintain(&context.now()) == 0 {
-                engine.release_unchanged();
-                continue;
-            }
-            drop(engine); // Waking a core is a system call (engines, E1).
-            engines.mailboxes().wake(core);
         }
     }
 
@@ -633,8 +598,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         // for once no client is left that could send more, and their answers are awaited.
         let is_over = self.context.shared.is_over()
             && !self.acceptor.has_rejected()
-            && !self.is_left
-            && self.engines.is_idle(self.context.own_engine())
+            && self.homes.are_idle(&self.engines)
             && !self.records.are_away()
             && !self.records.are_asked()
             && self.engines.mailboxes().is_empty(self.context.core)

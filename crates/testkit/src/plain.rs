@@ -325,6 +325,7 @@ mod tests {
         let budget = Arc::new(budget);
         let opening = Opening {
             engines: 1,
+            cores: 1,
             hasher,
             options: EngineOptions {
                 evict: false,

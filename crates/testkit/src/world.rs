@@ -37,7 +37,9 @@ use kachel_shard::{
 pub struct WorldOptions {
     /// Shards, at least 1. The server deals clients out to them in turn.
     pub shards: u16,
-    /// Memory of all shards together, in bytes.
+    /// Engines. `None`: as many as shards, without those that only serve clients.
+    pub engines: Option<u16>,
+    /// Memory of all engines together, in bytes.
     pub memory_bytes: u64,
     /// Whether a full server evicts items; otherwise it refuses new ones.
     pub evict: bool,
@@ -85,6 +87,7 @@ impl Default for WorldOptions {
     fn default() -> Self {
         Self {
             shards: 1,
+            engines: None,
             memory_bytes: 64 << 20,
             evict: true,
             crew: true,
@@ -113,6 +116,7 @@ impl WorldOptions {
     fn shared(&self) -> SharedOptions {
         SharedOptions {
             shards: self.shards,
+            engines: self.engines,
             plain: self.plain,
             usage: self.usage,
             certificates: self.certificates,
@@ -228,6 +232,7 @@ impl<A: Around, E: FileEngine> World<A, E> {
     ) -> Self {
         let budget = Arc::new(Budget::new(options.memory_bytes));
         let shared = Arc::new(Shared::new(options.shared(), budget));
+        let homes = shared.homes;
         let clock = ManualClock::new(options.start_unix_s);
         let net = MemoryNet::new();
         let mut endpoints: Vec<_> = (0..options.shards).map(|_| net.open()).collect();
@@ -238,8 +243,7 @@ impl<A: Around, E: FileEngine> World<A, E> {
                 endpoint.receive_datagrams_here();
             }
         }
-        let net_cores = options.plain.net_cores.unwrap_or(0);
-        let hasher = KeyHasher::new(options.seeds, options.shards - net_cores).behind(net_cores);
+        let hasher = KeyHasher::new(options.seeds, homes.engines());
         let engine_options = EngineOptions {
             evict: options.evict,
             cas: options.cas,
@@ -250,14 +254,15 @@ impl<A: Around, E: FileEngine> World<A, E> {
         let times = || (0..options.shards).map(|_| Rc::default()).collect();
         let [lags_ns, ran_ns]: [Vec<Rc<Cell<u64>>>; 2] = [times(), times()];
         let opening = Opening {
-            engines: options.shards,
+            engines: homes.engines(),
+            cores: homes.cores(),
             hasher,
             options: engine_options,
             budget: Arc::clone(&shared.budget),
             budget_bytes_max: options.memory_bytes,
         };
         let engines = opener.open(&opening).expect("address space");
-        let engines = Engines::new(engines, options.crew);
+        let engines = Engines::new(engines, homes, options.crew);
         let shards: Vec<_> = (0..options.shards)
             .zip(endpoints)
             .map(|(id, endpoint)| {

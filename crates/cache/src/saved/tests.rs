@@ -26,6 +26,7 @@ fn cache(megabytes: u64, options: EngineOptions, shards: u16) -> Cache {
     let budget = Arc::new(Budget::new(megabytes << 20));
     let pool = PoolOptions {
         shards,
+        cores: shards,
         reserve_bytes: megabytes << 20,
         huge: false,
         classes: crate::SizeClassOptions::default(),

@@ -46,13 +46,11 @@ impl Found {
         let now = origin.at(SystemClock.now_ns());
         assert!(now.second >= self.head.second, "the seconds of the file keep their meaning");
         let caches: Vec<Mutex<Cache>> = caches.into_iter().map(Mutex::new).collect();
-        let owners = hasher.owners();
-        for (shard, cache) in (0..).zip(&caches) {
+        let items_each = self.head.items / caches.len() as u64;
+        for cache in &caches {
             let mut cache = lock(cache);
             cache.give_tokens_above(self.head.greatest_cas);
-            if owners.contains(&shard) {
-                cache.expect_items(self.head.items / owners.len() as u64, self.head.file_bytes);
-            }
+            cache.expect_items(items_each, self.head.file_bytes);
         }
         let is_flushed = self.head.flush_due.is_some_and(|due| due <= now.second);
         let loader = Loader {

@@ -1,4 +1,4 @@
-//! Saves the items of all shards: a thread for each shard fills blocks, and writes them in turn.
+//! Saves the items of all engines: a thread for each engine fills blocks, and writes them in turn.
 //!
 //! Upstream:   `shards`, when all shards have ended.
 //! Downstream: `cache` passes the items and makes the blocks.
@@ -11,9 +11,9 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Mutex, PoisonError};
 
 use kachel_cache::{BlockBuilder, Cache, FileHead, HEAD_BYTES};
-use kachel_engine::{EngineIndex, Now};
+use kachel_engine::Now;
 use kachel_io::SystemClock;
-use kachel_shard::Engines;
+use kachel_shard::{Engines, Homes};
 use kachel_stdx::plural;
 
 use super::{Claim, Report, Size, lock};
@@ -24,7 +24,7 @@ impl Claim {
     pub(crate) fn save(
         self,
         engines: &Engines<Cache>,
-        shards: u16,
+        homes: Homes,
         now: Now,
     ) -> Result<(), String> {
         let shown = self.path.display();
@@ -40,7 +40,7 @@ impl Claim {
             blocks: 0,
             report: Report::new(),
         });
-        let saved = write_all(&writer, engines, shards, now);
+        let saved = write_all(&writer, engines, homes, now);
         let writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Writer { file_bytes, items, blocks, report, .. } = writer;
         let placed = saved.and_then(|greatest_cas| {
@@ -78,12 +78,12 @@ impl Claim {
 fn write_all(
     writer: &Mutex<Writer<'_>>,
     engines: &Engines<Cache>,
-    shards: u16,
+    homes: Homes,
     now: Now,
 ) -> io::Result<u64> {
     lock(writer).file.write_all(&[0; HEAD_BYTES])?;
-    let save = |shard| {
-        let saved = engines.with_idle(EngineIndex(shard), |cache| {
+    let save = |index| {
+        let saved = engines.with_idle(index, |cache| {
             let mut block = BlockBuilder::default();
             cache.save(&now, |item, value| {
                 if block.is_full_for(value.bytes()) {
@@ -95,10 +95,10 @@ fn write_all(
             lock(writer).write(&mut block)?;
             Ok(cache.greatest_cas())
         });
-        saved.unwrap_or_else(|| Err(io::Error::other("a shard is still busy")))
+        saved.unwrap_or_else(|| Err(io::Error::other("an engine is still busy")))
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..shards).map(|shard| scope.spawn(move || save(shard))).collect();
+        let threads: Vec<_> = homes.all().map(|index| scope.spawn(move || save(index))).collect();
         let saved =
             threads.into_iter().map(|thread| thread.join().expect("a bug ends the process"));
         let saved: io::Result<Vec<u64>> = saved.collect();

@@ -10,7 +10,7 @@ use kachel_engine::{
 };
 use kachel_host::Budget;
 use kachel_io::{Clock as _, SystemClock};
-use kachel_shard::Engines;
+use kachel_shard::{Engines, Homes};
 
 use super::*;
 
@@ -34,6 +34,7 @@ impl Shards {
         };
         let opening = Opening {
             engines: shards,
+            cores: shards,
             hasher,
             options,
             budget: Arc::new(Budget::new(MEMORY_BYTES)),
@@ -96,9 +97,10 @@ fn no_change_of_a_file_loads_a_wrong_item() {
         assert_eq!(restored, kachel_cache::Restored::Stored);
     }
     let (items, now) = (first.items(), first.now());
-    let engines = Engines::new(first.caches, true);
+    let homes = Homes::new(2, 3, 0);
+    let engines = Engines::new(first.caches, homes, true);
     let claim = Claim::new(path.clone()).expect("free");
-    claim.save(&engines, 2, now).expect("saved");
+    claim.save(&engines, homes, now).expect("saved");
     let whole = fs::read(&path).expect("a file");
 
     let load = |bytes: &[u8], shards| {

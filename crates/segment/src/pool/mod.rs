@@ -92,6 +92,8 @@ const SEGMENTS_FEW_MAX: usize = 16;
 pub struct PoolOptions {
     /// Shards that will share the pool; with the budget's limit it decides the segment size.
     pub shards: u16,
+    /// Cores that read items beside their owners, if they are more than the shards.
+    pub cores: u16,
     /// Address space to reserve: the highest limit that the budget will ever have. The pool
     /// reserves at least the current limit.
     pub reserve_bytes: u64,
@@ -182,6 +184,7 @@ impl Pool {
             .ok_or(io::ErrorKind::InvalidInput)?;
         let bytes = segments as usize * segment_bytes;
         let blocks = bytes / BLOCK_BYTES;
+        let places = options.shards.max(options.cores);
         Ok(Arc::new(Self {
             arena: Arena::reserve(bytes, segment_bytes, options.huge)?,
             metas: Metas::reserve(segments as usize)?,
@@ -202,7 +205,7 @@ impl Pool {
             generations: AtomicU64::new(1),
             pinned_bytes: CachePadded::new(AtomicU64::new(0)),
             small_bytes: AtomicU32::new(SMALL_BYTES_MAX as u32),
-            quiescence: Arc::new(Quiescence::new(usize::from(options.shards) + READERS_BESIDE)),
+            quiescence: Arc::new(Quiescence::new(usize::from(places) + READERS_BESIDE)),
             retired: AtomicU32::new(0),
             keeps_pages: AtomicBool::new(false),
             lists_evictions: AtomicBool::new(false),

@@ -1,14 +1,14 @@
-//! The crawler: `lru_crawler crawl` has all shards reclaim the space of items that have expired or
+//! The crawler: `lru_crawler crawl` has all cores reclaim the space of items that have expired or
 //! were flushed.
 //!
 //! Upstream:   `admin` begins a run; `tick` has each core continue it by one bounded step.
-//! Downstream: the engine of this core; `crawler`, which all cores share.
+//! Downstream: the home engines of this core; `crawler`, which all cores share.
 //!
 //! Space comes back without it, too: when a whole segment has expired, when a lookup finds a dead
-//! item, and when a shard needs memory. A run finds the other dead items now.
+//! item, and when an engine needs memory. A run finds the other dead items now.
 //!
 //! ```text
-//! begin: left = shards, run + 1 --> each core: its shard, step by step --> left - 1 --> 0: over
+//! begin: left = cores, run + 1 --> each core: its engines, step by step --> left - 1 --> 0: over
 //! ```
 //!
 //! Invariants:
@@ -25,20 +25,29 @@ use crate::waiting::engines::Engines;
 /// items.
 const CRAWLED_ITEMS_PER_TICK_MAX: usize = 8 * LISTED_ITEMS_PER_TICK_MAX;
 
+/// How far the home engines of a core were examined.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    /// The number of engines that were examined to their ends.
+    examined: usize,
+    /// The position in the next one.
+    cursor: Cursor,
+}
+
 /// The part of one core in the runs of the crawler.
 #[derive(Debug, Default)]
 pub(crate) struct Crawling {
     /// The last run that the core has noted.
     run: u32,
-    /// How far its shard was examined; `None` if it is done.
-    cursor: Option<Cursor>,
+    /// How far its home engines were examined; `None` if it is done.
+    at: Option<Position>,
 }
 
 impl Crawling {
-    /// Whether the core must not sleep, because its shard is not done. Cost: a load.
+    /// Whether the core must not sleep, because its engines are not done. Cost: a load.
     #[inline]
     pub(crate) const fn is_busy(&self) -> bool {
-        self.cursor.is_some()
+        self.at.is_some()
     }
 
     /// Whether a run was begun that the core has not noted yet. Cost: a load.
@@ -52,12 +61,15 @@ impl Crawling {
     pub(crate) fn step<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) {
         let crawler = &context.shared.crawler;
         if self.is_called(context) {
-            debug_assert!(self.cursor.is_none(), "R1: the run before is over");
+            debug_assert!(self.at.is_none(), "R1: the run before is over");
             self.run = crawler.run();
-            self.cursor = Some(Cursor::default());
+            self.at = Some(Position::default());
         }
-        let Some(cursor) = &mut self.cursor else { return };
-        let Some(mut engine) = engines.take(context.own_engine(), context) else { return };
+        let Some(Position { examined: engines_examined, cursor }) = &mut self.at else { return };
+        let Some(&index) = context.home_engines().get(*engines_examined) else {
+            return self.end(context);
+        };
+        let Some(mut engine) = engines.take(index, context) else { return };
         let (classes, sizes, now) = (crawler.classes(), &context.sizes, &context.now());
         let step = engine.crawl(cursor, now, CRAWLED_ITEMS_PER_TICK_MAX, |key, item| {
             classes >> sizes.of(key.len(), item.value_bytes(), item.client_flags()) & 1 == 1
@@ -70,10 +82,18 @@ impl Crawling {
         context.counters.crawler_reclaimed.add(reclaimed);
         crawler.note(examined, reclaimed);
         if !step.walked.more {
-            self.cursor = None;
-            if let Some(run) = crawler.end() {
-                context.log_crawled(run);
+            (*engines_examined, *cursor) = (*engines_examined + 1, Cursor::default());
+            if *engines_examined == context.home_engines().len() {
+                self.end(context);
             }
+        }
+    }
+
+    /// Ends the run for this core (R1).
+    fn end(&mut self, context: &Context) {
+        self.at = None;
+        if let Some(run) = context.shared.crawler.end() {
+            context.log_crawled(run);
         }
     }
 }

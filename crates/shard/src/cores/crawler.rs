@@ -16,7 +16,7 @@ pub(crate) struct Crawler {
     is_off: AtomicBool,
     /// How many runs were begun.
     run: AtomicU32,
-    /// The shards that are not done with the run.
+    /// The cores that are not done with the run.
     left: AtomicU32,
     /// The size classes of the items to reclaim, one bit each.
     classes: AtomicU64,
@@ -55,11 +55,11 @@ impl Crawler {
         self.is_off.store(!on, Relaxed);
     }
 
-    /// Begins a run over items of these size classes, in all `shards` shards. Returns `false` if
+    /// Begins a run over items of these size classes, on all `cores` cores. Returns `false` if
     /// there is one already (R1). The caller must wake all cores.
-    pub(crate) fn begin(&self, shards: u16, second: u32, classes: u64) -> bool {
+    pub(crate) fn begin(&self, cores: u16, second: u32, classes: u64) -> bool {
         debug_assert!(classes != 0, "a run is about some class");
-        if self.left.compare_exchange(0, u32::from(shards), AcqRel, Relaxed).is_err() {
+        if self.left.compare_exchange(0, u32::from(cores), AcqRel, Relaxed).is_err() {
             return false;
         }
         self.classes.store(classes, Relaxed);
@@ -88,9 +88,9 @@ impl Crawler {
         self.reclaimed.fetch_add(reclaimed, Relaxed);
     }
 
-    /// Ends the run for one shard (R1). Returns what the run has done, if it is over.
+    /// Ends the run for one core (R1). Returns what the run has done, if it is over.
     pub(crate) fn end(&self) -> Option<CrawlerRun> {
-        // If two shards end at the same time, the one that is second finds the counts of both. A
+        // If two cores end at the same time, the one that is second finds the counts of both. A
         // run is begun only after the counts of this one were read.
         let mut left = self.left.load(Acquire);
         loop {

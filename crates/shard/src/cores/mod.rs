@@ -8,6 +8,7 @@ pub(crate) mod work;
 pub(crate) mod run_queue;
 pub(crate) mod process;
 pub(crate) mod options;
+pub(crate) mod homes;
 pub(crate) mod policy;
 pub(crate) mod crawler;
 pub(crate) mod refreshes;

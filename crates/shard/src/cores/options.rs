@@ -12,6 +12,7 @@ use kachel_host::Usage;
 use kachel_io::{DirectIoRefusal, SocketName};
 use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
 
+use crate::cores::homes::Homes;
 use crate::cores::refreshes::Certificates;
 
 /// The options that are plain numbers and switches. Code that starts shards embeds them whole.
@@ -20,8 +21,8 @@ pub struct PlainOptions {
     /// The most cores that serve clients at once. Fewer serve them at low load. `None` if all of
     /// them serve clients at any load.
     pub cores_max: Option<u16>,
-    /// The cores that serve clients if only some may: the first ones. The shards with their numbers
-    /// own no keys.
+    /// The cores that serve clients if only some may: the first ones. They are the home of no
+    /// engine.
     pub net_cores: Option<u16>,
     /// Connections open at once, in the whole process (`-c`).
     pub connections_max: u32,
@@ -83,6 +84,8 @@ impl Default for PlainOptions {
 pub struct SharedOptions {
     /// The number of shards. Each shard is one thread.
     pub shards: u16,
+    /// The number of engines. `None`: as many as shards, without those that only serve clients.
+    pub engines: Option<u16>,
     /// The plain ones.
     pub plain: PlainOptions,
     /// The endpoints of the process, with the limits of their clients.
@@ -125,6 +128,7 @@ impl Default for SharedOptions {
     fn default() -> Self {
         Self {
             shards: 1,
+            engines: None,
             plain: PlainOptions::default(),
             endpoints: Endpoints::default(),
             listeners: Vec::new(),
@@ -142,6 +146,18 @@ impl Default for SharedOptions {
             other_counts: Vec::new(),
             pipe: None,
         }
+    }
+}
+
+impl SharedOptions {
+    /// The home cores of the engines.
+    ///
+    /// # Panics
+    /// If there is no engine, or no shard that can be the home of one.
+    pub fn homes(&self) -> Homes {
+        let net_cores = self.plain.net_cores.unwrap_or(0);
+        let engines = self.engines.unwrap_or(self.shards.saturating_sub(net_cores));
+        Homes::new(engines, self.shards, net_cores)
     }
 }
 

@@ -14,6 +14,7 @@ use kachel_net::{SenderBudget, Users};
 use kachel_stdx::Counter;
 
 use crate::cores::crawler::Crawler;
+use crate::cores::homes::Homes;
 use crate::cores::options::SharedOptions;
 use crate::cores::policy::Cores;
 use crate::cores::refreshes::Refreshes;
@@ -40,6 +41,8 @@ pub enum Shutdown {
 pub struct Shared {
     /// The options of the process.
     pub options: SharedOptions,
+    /// The home cores of the engines.
+    pub homes: Homes,
     /// The counters of each core.
     pub counters: Vec<Arc<Counters>>,
     /// The counters of each core as they were at the last `stats reset`.
@@ -97,7 +100,8 @@ impl Shared {
     /// Makes the state of a process that starts.
     pub fn new(options: SharedOptions, budget: Arc<Budget>) -> Self {
         let counters = (0..options.shards).map(|_| Arc::default()).collect();
-        let of_engines = || (0..options.shards).map(|_| EngineCounters::default()).collect();
+        let homes = options.homes();
+        let of_engines = || homes.all().map(|_| EngineCounters::default()).collect();
         let [engine_counters, engines_before] = [of_engines(), of_engines()];
         let detailed = AtomicBool::new(options.plain.detail_at_start);
         Self {
@@ -111,6 +115,7 @@ impl Shared {
             sender_budget: SenderBudget::new(options.udp.sender_datagrams_max),
             throttle: LoginThrottle::new(options.shards, options.plain.connections_max),
             options,
+            homes,
             counters,
             engine_counters,
             engines_before,

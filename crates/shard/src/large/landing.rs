@@ -69,9 +69,9 @@ impl<E: Engine> Values<'_, E> {
         let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
         // This makes room in one shard only. `feed` tries the other shards.
         let is_open = engines.are_open_to_all();
-        let asked = || if is_open { engines.fullest(context) } else { owner };
+        let asked = || if is_open { engines.fullest(context).unwrap_or(owner) } else { owner };
         if !lent
-            && (is_open || owner == context.own_engine())
+            && engines.may_take(owner, context)
             && let Some(mut engine) = engines.take(asked(), context)
             && engine.make_upload_room(bytes, &context.now()) == Room::Made
         {

@@ -10,11 +10,11 @@
 //! - I1  Memory is taken as bytes arrive, not when the value is announced. The memory lent for the
 //!   next bytes is at most as large as the bytes received so far, plus a block or two. A connection
 //!   that closes gives all of it back.
-//! - I2  This core frees memory for the value in the shard whose items take most memory, then in
-//!   the other shards in turn. It skips an engine that another core holds, and tries again in the
-//!   next tick. The value is refused only if no shard has anything left to evict. Where a core
-//!   takes only its own engine (`engines`, E3), the shard that will own the value frees memory for
-//!   it, then the other shards do in turn. The connection waits meanwhile.
+//! - I2  This core frees memory for the value in the engine whose items take most memory, then in
+//!   the other engines in turn. It skips an engine that another core holds, and tries again in the
+//!   next tick. The value is refused only if no engine has anything left to evict. Where a core
+//!   takes only its home engines (`engines`, E3), the engine that will own the value frees memory
+//!   for it, then the other engines do in turn. The connection waits meanwhile.
 //! - I3  If there is no memory for a value, it is read to its end and then refused, so that the
 //!   next request is found.
 //! - I4  A value that is whole is stored in the same tick, unless there is no record to park its
@@ -55,11 +55,11 @@ pub(crate) struct Uploading<U> {
     hashes: KeyHashes,
     /// The engine that will own the value.
     pub(crate) owner: EngineIndex,
-    /// How often a shard had nothing to evict since bytes were last stored. Where other cores are
+    /// How often an engine had nothing to evict since bytes were last stored. Where other cores are
     /// asked, each request counts.
     pub(crate) asked: u32,
-    /// The shard in which room is made next (I2). The first one is the shard whose items take most.
-    /// If this core may take only its own engine, the first one is the owner.
+    /// The engine in which room is made next (I2). The first one is the engine whose items take
+    /// most. If this core may take only its home engines, the first one is the owner.
     asked_next: EngineIndex,
 }
 
@@ -157,10 +157,10 @@ impl<U> Uploads<U> {
     }
 }
 
-/// How often shards must have nothing to evict before a value is refused; twice each if there are
-/// many shards. Once is not enough: for a moment, all memory may be in other uploads.
+/// How often engines must have nothing to evict before a value is refused; twice each if there are
+/// many engines. Once is not enough: for a moment, all memory may be in other uploads.
 const ASKS_MAX: u32 = 32;
-/// The most shards that an upload asks for room in one tick.
+/// The most engines that an upload asks for room in one tick.
 const ASKED_PER_TICK_MAX: u16 = 8;
 
 impl<U> Uploading<U> {
@@ -169,7 +169,7 @@ impl<U> Uploading<U> {
     }
 
     /// Frees memory for the next `bytes` bytes (I2). Returns whether there is room. If not, the
-    /// room is on its way, other cores hold engines, or the shards that were asked have nothing
+    /// room is on its way, other cores hold engines, or the engines that were asked have nothing
     /// left to evict.
     fn make_room<E: Engine>(
         &mut self,
@@ -177,18 +177,18 @@ impl<U> Uploading<U> {
         engines: &Engines<E>,
         bytes: usize,
     ) -> bool {
-        let engines_count = context.engines();
+        let count = context.engines();
         let mut asks = 1;
         if engines.are_open_to_all() {
-            asks = engines_count.min(ASKED_PER_TICK_MAX);
+            asks = count.min(ASKED_PER_TICK_MAX);
             if self.asked == 0 {
-                self.asked_next = engines.fullest(context);
+                self.asked_next = engines.fullest(context).unwrap_or(self.asked_next);
             }
         }
         let first = self.asked_next;
-        debug_assert!(first.0 < engines_count && bytes > 0, "an engine of this process makes room");
+        debug_assert!(first.0 < count && bytes > 0, "an engine of this process makes room");
         let mut is_held = false;
-        for asked in (0..asks).map(|ask| EngineIndex((first.0 + ask) % engines_count)) {
+        for asked in (0..asks).map(|ask| EngineIndex((first.0 + ask) % count)) {
             let Some(mut engine) = engines.take(asked, context) else {
                 is_held = true;
                 continue;
@@ -197,15 +197,15 @@ impl<U> Uploading<U> {
                 Room::Made => return true,
                 // Nothing more is evicted until the next tick.
                 Room::OnTheWay => return false,
-                // The next tick begins with the first shard that another core holds now.
+                // The next tick begins with the first engine that another core holds now.
                 Room::Refused if is_held => {}
-                Room::Refused => self.count_ask(engines_count),
+                Room::Refused => self.count_ask(count),
             }
         }
         false
     }
 
-    /// Counts a shard that had no room, or whose core was asked for room. The next one is tried
+    /// Counts an engine that had no room, or whose core was asked for room. The next one is tried
     /// next.
     fn count_ask(&mut self, engines: u16) {
         self.asked += 1;
@@ -308,7 +308,7 @@ impl<'a, E: Engine> Values<'a, E> {
         is_written
     }
 
-    /// Asks the core of another shard to make room, because this core may not take its engine.
+    /// Asks the home core of an engine to make room, because this core may not take the engine.
     fn ask_for_room(&mut self, connection: ConnectionIndex, asked: EngineIndex, bytes: usize) {
         let Self { context, engines, clients, records, uploads, .. } = self;
         debug_assert!(!engines.may_take(asked, context), "engines, E3");
@@ -368,7 +368,7 @@ impl<'a, E: Engine> Values<'a, E> {
         done
     }
 
-    /// Stores the value in the shard that owns its key, or parks the request. Errors: there is no
+    /// Stores the value in the engine that owns its key, or parks the request. Errors: there is no
     /// record to park it, and the value is returned.
     fn commit(
         &mut self,
@@ -425,8 +425,8 @@ impl<'a, E: Engine> Values<'a, E> {
         Ok(())
     }
 
-    /// Takes the engine of a shard for a request of this connection. `None` if this core may not
-    /// take it, another core holds it, or the request would overtake an earlier one.
+    /// Takes an engine for a request of this connection. `None` if this core may not take it,
+    /// another core holds it, or the request would overtake an earlier one.
     fn take(
         &self,
         connection: ClientIndex,

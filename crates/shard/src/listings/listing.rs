@@ -32,7 +32,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use kachel_engine::{Cursor, Engine, ReadValue};
+use kachel_engine::{Cursor, Engine, EngineIndex, ReadValue};
 use kachel_io::{Peer, SocketId, SocketName};
 use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
 use kachel_stdx::{Chain, Work};
@@ -50,6 +50,7 @@ use crate::stats::census::{CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEPS_MAX, take_no
 use crate::stats::classes::SIZE_STEP_BYTES;
 use crate::stats::topics::Answering;
 use crate::waiting::engines::Engines;
+use crate::waiting::homes::HomeEngines;
 use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, Executor, PIECE_BYTES_MAX, Parked};
 use crate::waiting::records::{Outgoing, Records};
 
@@ -104,6 +105,8 @@ pub(crate) struct Listings {
     /// Whether the last piece for another core was one of what this core has, so that pieces of our
     /// engine come first (I4).
     was_of_core: bool,
+    /// The last of our engines of which another core got a piece. Those behind it come first (I4).
+    last_engine: EngineIndex,
     /// Memory for the lines of a piece.
     lines: Vec<u8>,
     tally: Tally,
@@ -120,6 +123,7 @@ impl Listings {
             },
             was_ours: false,
             was_of_core: false,
+            last_engine: EngineIndex::default(),
             lines: Vec::new(),
             tally: Tally::default(),
         }
@@ -188,9 +192,8 @@ pub(crate) struct Step<'a, E: Engine> {
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) records: &'a mut Records<E>,
-    /// Whether requests that can be executed wait for the engine of this core. Pieces of listings
-    /// are among them.
-    pub(crate) is_left: bool,
+    /// The engines whose home is this core, and what waits with them.
+    pub(crate) homes: &'a HomeEngines,
     /// Names a socket of this core.
     pub(crate) names: &'a mut dyn FnMut(SocketId) -> SocketName,
     /// The number of the last sweep.
@@ -241,7 +244,7 @@ impl Listings {
 
     /// Continues the listings by one piece (I1), and asks other cores for pieces of theirs.
     pub(crate) fn step<E: Engine>(&mut self, mut step: Step<'_, E>) {
-        if self.listings.is_empty() && !step.is_left && !step.records.are_asked() {
+        if self.listings.is_empty() && !step.homes.is_left && !step.records.are_asked() {
             return;
         }
         self.step_some(&mut step);
@@ -271,7 +274,7 @@ impl Listings {
     fn answer_asked<E: Engine>(&mut self, step: &mut Step<'_, E>) -> bool {
         let core_first = !self.was_of_core;
         self.was_of_core = core_first && answer_asked_of_core(step);
-        if self.was_of_core || answer_asked_of_engine(step) {
+        if self.was_of_core || answer_asked_of_engine(step, &mut self.last_engine) {
             return true;
         }
         self.was_of_core = !core_first && answer_asked_of_core(step);
@@ -441,19 +444,22 @@ impl Listings {
     }
 }
 
-/// Answers the next piece of the items of our engine that another core asks for. Returns `false` if
-/// none is asked for, or if another core holds the engine.
-fn answer_asked_of_engine<E: Engine>(step: &mut Step<'_, E>) -> bool {
-    let (context, engines) = (step.context, step.engines);
-    if !step.is_left {
-        return false;
+/// Answers the next piece of the items of our engines that another core asks for. Returns `false`
+/// if none is asked for, or if other cores hold the engines.
+fn answer_asked_of_engine<E: Engine>(step: &mut Step<'_, E>, last: &mut EngineIndex) -> bool {
+    let (context, engines, homes) = (step.context, step.engines, step.homes);
+    let (before, all) = (*last, || homes.with_requests());
+    let behind = all().filter(|index| *index > before);
+    for index in behind.chain(all().filter(|index| *index <= before)) {
+        let Some(mut engine) = engines.take(index, context) else { continue };
+        let Some(work) = engine.backlog().next_piece() else { continue };
+        answer(step, work, |_, form, cursor, _, lines| {
+            piece(context, &mut *engine, form, cursor, lines)
+        });
+        *last = index;
+        return true;
     }
-    let Some(mut engine) = engines.take(context.own_engine(), context) else { return false };
-    let Some(work) = engine.backlog().next_piece() else { return false };
-    answer(step, work, |_, form, cursor, _, lines| {
-        piece(context, &mut *engine, form, cursor, lines)
-    });
-    true
+    false
 }
 
 /// Answers the next piece of what this core has that another core asks for. Returns `false` if none

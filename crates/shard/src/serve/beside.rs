@@ -36,7 +36,7 @@ use kachel_wire::{lease_terms, retrieval_terms};
 use crate::context::Context;
 use crate::observe::by_class::ItemBefore;
 use crate::request::apply::{ReadTerms, answer_key, answer_operation};
-use crate::request::batch::Batch;
+use crate::request::batch::{Batch, Staged};
 use crate::request::reply::ReplySink;
 use crate::waiting::engines::Engines;
 use crate::waiting::held::HeldEngines;
@@ -102,15 +102,46 @@ impl Core {
     }
 }
 
+/// Takes the home engines that a batch needs, and prefetches what it looks up: these engines
+/// prefetch their own keys, and the readers those of other engines. Returns the guesses of the
+/// readers.
+// Not inlined: as a part of `run` it would cost each request some instructions.
+#[inline(never)]
+pub(crate) fn prefetch<E: Engine>(
+    context: &Context,
+    core: &mut Core,
+    held: &mut HeldEngines<'_, E>,
+    batch: &Batch<'_>,
+) -> ReadGuesses<GuessOf<E>> {
+    let mut are_taken = true;
+    for &index in context.home_engines() {
+        let of_it = |staged: &&Staged<'_>| staged.owner == index;
+        if batch.iter().any(|staged| of_it(&staged)) {
+            match held.get(index) {
+                Some(engine) => engine.prefetch(batch.iter().filter(of_it).map(Staged::lookup)),
+                None => are_taken = false,
+            }
+        }
+    }
+    let is_held = |owner| context.is_home_of(owner) && (are_taken || held.has(owner));
+    let readers = held.readers();
+    if readers.is_empty() || batch.iter().all(|staged| is_held(staged.owner)) {
+        return ReadGuesses::NONE;
+    }
+    core.wake();
+    guess(readers, batch, is_held)
+}
+
 /// Guesses where the items are of the requests that this core executes beside the owner, or in its
-/// place, and prefetches them. The engine `except` does so for its requests.
-pub(crate) fn guess<R: ReadBeside>(
+/// place, and prefetches them. The engines that this core holds (`is_held`) do so for their
+/// requests.
+fn guess<R: ReadBeside>(
     readers: &[R],
     batch: &Batch<'_>,
-    except: Option<EngineIndex>,
+    is_held: impl Fn(EngineIndex) -> bool,
 ) -> ReadGuesses<R::Guess> {
     ReadGuesses::of(batch.iter().map(|staged| {
-        let is_beside = Some(staged.owner) != except;
+        let is_beside = !is_held(staged.owner);
         is_beside.then(|| (&readers[staged.owner.number()], staged.lookup()))
     }))
 }

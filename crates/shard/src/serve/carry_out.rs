@@ -112,7 +112,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         awaits: bool,
     ) -> Result<(), NoRecord> {
         let connection = ready.connection;
-        let is_own = staged.owner == self.context.own_engine();
+        let is_own = self.context.is_home_of(staged.owner);
         if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
             return Ok(()); // beside, B2
         }

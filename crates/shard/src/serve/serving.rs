@@ -20,7 +20,7 @@
 //!   executed after it; if the engine delays it, only those for the same key are. Requests for
 //!   other shards may be executed before it.
 
-use kachel_engine::{Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses};
+use kachel_engine::{Engine, INLINE_VALUE_BYTES_MAX};
 use kachel_net::{
     ClientIndex, ClientProtocol, CloseReason, Connection, ConnectionIndex, ExchangeIndex, Resume,
     Users, Waiting,
@@ -40,7 +40,7 @@ use crate::cores::work::{REQUEST_BYTES, TickWork};
 use crate::large::upload::{Uploads, Values, fits};
 use crate::listings::listing::Listings;
 use crate::request::batch::{Batch, KeyPlace, Line, Ready, Staged, Work, offset_in};
-use crate::serve::beside::{Core, guess};
+use crate::serve::beside::{Core, prefetch};
 use crate::serve::carry_out::CarryingOut;
 use crate::serve::copying::copy_hot;
 use crate::serve::login::LoggingIn;
@@ -546,25 +546,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
         self.has_only_staged = false;
         on.uploads.ticks_alone = 0;
-        let (own_engine, engines) = (on.context.own_engine(), on.engines);
+        let engines = on.engines;
         let mut held = HeldEngines::new(engines, on.context);
-        let is_own = |staged: &&Staged<'_>| staged.owner == own_engine;
-        let own = self.batch.iter().any(|staged| is_own(&staged)).then(|| held.own()).flatten();
-        // The engine of this shard prefetches its own keys; the readers prefetch those of others.
-        let except = own.is_some().then_some(own_engine);
-        let readers = engines.readers();
-        let beside =
-            !readers.is_empty() && self.batch.iter().any(|staged| Some(staged.owner) != except);
-        if beside {
-            on.core.wake();
-        }
-        if let Some(engine) = own {
-            engine.prefetch(self.batch.iter().filter(is_own).map(Staged::lookup));
-        }
-        let guesses = match beside {
-            true => guess(readers, &self.batch, except),
-            false => ReadGuesses::NONE,
-        };
+        let guesses = prefetch(on.context, on.core, &mut held, &self.batch);
         let Serving { context, clients, records, core, .. } = on;
         let left_bytes = self.tick.left_bytes();
         let mut carrying_out = CarryingOut { context, clients, records, core, left_bytes };
@@ -580,7 +564,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
         let engine_bytes = left_bytes - carrying_out.left_bytes;
         self.tick.count(engine_bytes + self.batch.len() as u64 * REQUEST_BYTES);
-        if !readers.is_empty() {
+        if !engines.readers().is_empty() {
             self.on.core.end_round(engines, self.on.context); // beside, B1
         }
         if self.on.context.shared.options.copies.is_some() {

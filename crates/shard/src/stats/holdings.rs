@@ -1,7 +1,7 @@
-//! The holdings of a shard, for audits.
+//! The holdings of a shard and of its home engines, for audits.
 //!
 //! Upstream:   the simulation checks them at the end of each run.
-//! Downstream: the shard's clients and requests, the statistics of the engine.
+//! Downstream: the shard's clients and requests, the statistics of the engines.
 
 use kachel_engine::{Engine, EngineStats};
 use kachel_net::WIDENED_BYTES;
@@ -51,12 +51,10 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Sums up what the parts of a shard hold now. Cost: a read of each connection.
-    pub(crate) fn of<E: Engine>(
+    /// What the clients of a shard hold now. Cost: a read of each connection.
+    pub(crate) fn of_clients<E: Engine>(
         clients: &Clients<E::Pinned>,
         uploads: &Uploads<E::Upload>,
-        delayed: usize,
-        stats: &EngineStats,
     ) -> Self {
         let connections = &clients.connections;
         let open = || connections.indices().filter_map(|open| connections.get(open));
@@ -64,22 +62,27 @@ impl Holdings {
             connections: connections.count().into(),
             reply_slots: clients.slots.in_use().into(),
             uploads: uploads.count() as u64,
-            delayed: delayed as u64,
             stalled: open().filter(|open| open.is_paused()).count() as u64,
             input_bytes: open().map(|open| open.input().charged_bytes()).sum(),
             owed_bytes: open().filter(|open| open.outbox().is_wide()).count() as u64
                 * WIDENED_BYTES,
-            index_items: stats.index_items,
-            index_bytes: stats.index_bytes,
-            index_splits: stats.index_splits,
-            index_merges: stats.index_merges,
-            items: stats.items,
-            segments: stats.segments,
-            blocks: stats.blocks,
-            compacted: stats.compacted,
-            evictions: stats.evictions,
-            reclaimed: stats.reclaimed,
-            refused: stats.refused,
+            ..Self::default()
         }
+    }
+
+    /// Adds what an engine holds, which delays `delayed` requests and replies.
+    pub(crate) fn add_engine(&mut self, delayed: usize, stats: &EngineStats) {
+        self.delayed += delayed as u64;
+        self.index_items += stats.index_items;
+        self.index_bytes += stats.index_bytes;
+        self.index_splits += stats.index_splits;
+        self.index_merges += stats.index_merges;
+        self.items += stats.items;
+        self.segments += stats.segments;
+        self.blocks += stats.blocks;
+        self.compacted += stats.compacted;
+        self.evictions += stats.evictions;
+        self.reclaimed += stats.reclaimed;
+        self.refused += stats.refused;
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Backlog<E: Engine> {
     waiters: Waiters<E>,
     /// Whether a request has begun to wait for room, and the engine was not asked since (B3).
     room_unasked: bool,
-    /// Pieces of listings, for the core of the shard.
+    /// Pieces of listings, for the home core of the engine.
     pieces: Chain<Parked<E>>,
 }
 

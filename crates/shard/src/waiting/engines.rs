@@ -1,4 +1,4 @@
-//! The engines of all shards, each behind its lock.
+//! The engines of a process, each behind its lock.
 //!
 //! Upstream:   every stage that changes items; `serve` for a batch of requests, the other stages
 //!             for one bounded piece of work.
@@ -10,7 +10,7 @@
 //! a request --+            releases the engine
 //!             +-- held --> parked: the holder executes it before it releases the engine
 //!
-//! with `erew`, a request for a key of another shard: parked, and the core of the shard is woken
+//! with `erew`, a request for an engine with another home: parked, and its home core is woken
 //! ```
 //!
 //! A core only tries to take an engine. It never waits for one, so two cores that hold engines and
@@ -18,8 +18,9 @@
 //!
 //! Invariants:
 //! - E1  A core holds engines for a bounded piece of work: for a batch of requests, and for
-//!   `PARKED_PER_HOLD_MAX` parked ones of each engine that it releases. Once a tick, the core of a
-//!   shard also executes up to `PARKED_PER_TICK_MAX` requests of its backlog in one hold. Each of
+//!   `PARKED_PER_HOLD_MAX` parked ones of each engine that it releases. Once a tick, the home core
+//!   of some engines also executes up to `PARKED_PER_TICK_MAX` requests of their backlogs, in one
+//!   hold of each. Each of
 //!   the three ends earlier if its work reaches `HOLD_BYTES_MAX` (`work`, W2). A core that holds an
 //!   engine does not poll, send or wake. The engine itself makes one system call, `madvise`, in
 //!   three cases: it gives a segment back to the kernel, because the budget is overdrawn or a
@@ -27,15 +28,15 @@
 //!   index grows into the next huge page.
 //! - E2  A core publishes the statistics of an engine before it hands answers back, and before it
 //!   releases the engine. So a change is acknowledged only when `stats` counts it (`send`, I1).
-//! - E3  With `erew` only the core of a shard takes its engine.
-//! - E4  The core of a shard learns of requests that wait with its engine while no core holds it
-//!   and that can be executed: the core that leaves the requests there wakes it. It also learns
-//!   when another core releases the engine, if it wants the engine (`Engines::want`). It raises its
+//! - E3  With `erew` only the home core of an engine takes it (`cores::homes`).
+//! - E4  The home core of an engine learns of requests that wait with it while no core holds it and
+//!   that can be executed: the core that leaves the requests there wakes it. It also learns when
+//!   another core releases the engine, if it wants the engine (`Engines::want`). It raises its
 //!   sleeping flag before it looks whether requests are left, or marks the lock; the other core
 //!   releases the lock before it looks at the flag. So one of the two sees the other.
 //!
 //! Source: reads without a lock and writes under one as in Fan and others, "MemC3", NSDI 2013.
-//! MemC3 has one lock and takes it for each request. Here each shard has its own lock, and a core
+//! MemC3 has one lock and takes it for each request. Here each engine has its own lock, and a core
 //! takes it for a batch, because the cache misses of a batch overlap. `kachel_stdx::CombiningLock`
 //! describes how a request is parked with the holder.
 
@@ -47,6 +48,7 @@ use kachel_net::{CoreIndex, Fence};
 use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
 
 use crate::context::Context;
+use crate::cores::homes::Homes;
 use crate::cores::work::{HOLD_BYTES_MAX, HoldWork};
 use crate::waiting::backlog::{Backlog, RunLimit};
 use crate::waiting::calls::{Calls, NEVER_NS};
@@ -55,12 +57,12 @@ use crate::waiting::parked::Parked;
 
 /// The most parked requests that a core executes for others before it releases an engine.
 const PARKED_PER_HOLD_MAX: usize = 64;
-/// The most parked requests that the core of a shard executes in one tick, besides those that it
-/// executes when it releases engines. It limits how long the core's own clients wait.
+/// The most parked requests that a core executes in one tick for its home engines, besides those
+/// that it executes when it releases engines. It limits how long the core's own clients wait.
 const PARKED_PER_TICK_MAX: usize = 512;
 
 /// An engine behind its lock.
-type Lock<E> = CombiningLock<Kept<E>, Parked<E>>;
+pub(super) type Lock<E> = CombiningLock<Kept<E>, Parked<E>>;
 
 /// Operations on files that a core has taken and will submit. Only that core uses them.
 type Outgoing<E> = CachePadded<Mutex<Vec<(EngineIndex, <E as Engine>::Submission)>>>;
@@ -72,35 +74,36 @@ struct Door<E: Engine> {
 }
 
 /// The right to change an engine.
-type EngineGuard<'l, E> = Guard<'l, Kept<E>, Parked<E>>;
+pub(super) type EngineGuard<'l, E> = Guard<'l, Kept<E>, Parked<E>>;
 
-/// The engines of all shards of a process.
+/// The engines of a process.
 pub struct Engines<E: Engine> {
-    /// By the numbers of the shards.
+    /// By the indices of the engines.
     doors: Vec<CachePadded<Door<E>>>,
-    /// The readers of all engines, by the numbers of the shards. None with `erew`.
+    /// The readers of all engines, by the indices of the engines. None with `erew`.
     readers: Vec<E::Reader>,
-    /// Up to which sequence the changes of each engine are durable.
+    /// Up to which sequence the changes of each engine are durable, by the indices of the engines.
     durable: Vec<Arc<DurableWord>>,
-    /// By the numbers of the cores: operations on files of engines that the core has released, with
-    /// the numbers of the engines, until the core submits them.
+    /// By the indices of the cores: operations on files of engines that the core has released, with
+    /// the indices of the engines, until the core submits them.
     outgoing: Vec<Outgoing<E>>,
-    /// The counts of all engines by size class, by the numbers of the shards.
+    /// The counts of all engines by size class, by the indices of the engines.
     pub(crate) counted: Vec<E::Reader>,
     /// The sums of these counts at the last `stats reset`, by class.
     pub(crate) counted_before: Mutex<[ClassStats; SizeClasses::MAX]>,
     mailboxes: Mailboxes<E>,
+    homes: Homes,
     common: E::Common,
-    /// The last dead items that lookups have removed, by the numbers of the shards.
+    /// The last dead items that lookups have removed, by the indices of the engines.
     last_dead: Vec<Arc<LastDead>>,
 }
 
-/// The data that the lock of a shard protects.
-struct Kept<E: Engine> {
-    engine: E,
+/// The data that the lock of an engine protects.
+pub(super) struct Kept<E: Engine> {
+    pub(super) engine: E,
     /// The dead items that the engine had found when they were last counted.
     found: DeadFound,
-    backlog: Backlog<E>,
+    pub(super) backlog: Backlog<E>,
     /// The deadline of the engine, as `calls` has it.
     deadline_ns: u64,
     /// The sequence up to which changes were durable when the engine was last released.
@@ -109,42 +112,22 @@ struct Kept<E: Engine> {
     unsubmitted: Option<E::Submission>,
 }
 
-/// Holds an engine, for tests in which all cores must find it held.
-#[must_use]
-pub struct Hold<'l, E: Engine> {
-    guard: Option<EngineGuard<'l, E>>,
-    index: EngineIndex,
-    mailboxes: &'l Mailboxes<E>,
-}
-
-impl<E: Engine> Drop for Hold<'_, E> {
-    /// Leaves the parked requests to the core of the shard.
-    fn drop(&mut self) {
-        let Some(guard) = self.guard.take() else { return };
-        let is_left = !guard.backlog.is_idle();
-        let guard = if is_left { Some(guard) } else { guard.release().err() };
-        if let Some(guard) = guard {
-            guard.release_leaving();
-            self.mailboxes.wake(CoreIndex(self.index.0));
-        }
-    }
-}
-
 impl<E: Engine> Engines<E> {
-    /// Puts the engines of all shards, in the order of their numbers, behind their locks. With
-    /// `crew` each core reads and changes the items of all shards, otherwise only its own.
+    /// Puts the engines, in the order of their indices, behind their locks. With `crew` each core
+    /// reads and changes the items of all engines, otherwise only those of which it is the home.
     ///
     /// # Panics
-    /// If there is no engine.
-    pub fn new(engines: Vec<E>, crew: bool) -> Arc<Self> {
-        let common = engines.first().expect("a process has a shard").common();
-        let crew = crew && engines.len() > 1;
+    /// If there are not as many engines as have a home.
+    pub fn new(engines: Vec<E>, homes: Homes, crew: bool) -> Arc<Self> {
+        assert!(engines.len() == usize::from(homes.engines()), "homes, H1");
+        let common = engines[0].common();
+        let crew = crew && homes.cores() > 1;
         let counted: Vec<_> = engines.iter().map(E::reader).collect();
         let readers = if crew { counted.clone() } else { Vec::new() };
-        let mailboxes = Mailboxes::new(engines.len());
+        let cores = usize::from(homes.cores());
+        let mailboxes = Mailboxes::new(cores);
         let last_dead = engines.iter().map(E::last_dead).collect();
         let durable = engines.iter().map(|engine| Arc::clone(engine.durable())).collect();
-        let cores = engines.len();
         let outgoing = (0..cores).map(|_| CachePadded::default()).collect();
         let door = |engine: E| {
             let (found, backlog) = (DeadFound::default(), Backlog::new());
@@ -163,12 +146,13 @@ impl<E: Engine> Engines<E> {
             counted,
             counted_before,
             mailboxes,
+            homes,
             common,
             last_dead,
         })
     }
 
-    /// The last dead items that lookups have removed, by the numbers of the shards.
+    /// The last dead items that lookups have removed, by the indices of the engines.
     pub(crate) fn last_dead(&self) -> &[Arc<LastDead>] {
         &self.last_dead
     }
@@ -185,7 +169,7 @@ impl<E: Engine> Engines<E> {
         &self.mailboxes
     }
 
-    /// The readers of all engines, by the numbers of their shards. None with `erew`.
+    /// The readers of all engines, by their indices. None with `erew`.
     #[inline]
     pub(crate) fn readers(&self) -> &[E::Reader] {
         &self.readers
@@ -207,66 +191,35 @@ impl<E: Engine> Engines<E> {
         self.calls(engine).await_advance(core);
     }
 
-    /// Whether any core may take the engine of any shard (E3).
+    /// The home core of an engine.
+    pub(super) fn home_of(&self, index: EngineIndex) -> CoreIndex {
+        self.homes.core_of(index)
+    }
+
+    /// Whether any core may take any engine (E3).
     #[inline]
     pub(crate) fn are_open_to_all(&self) -> bool {
         !self.readers.is_empty()
     }
 
-    /// Whether this core may take the engine of a shard (E3).
+    /// Whether this core may take an engine (E3).
     #[inline]
     pub(crate) fn may_take(&self, index: EngineIndex, context: &Context) -> bool {
-        index == context.own_engine() || self.are_open_to_all()
+        self.are_open_to_all() || context.is_home_of(index)
     }
 
-    /// The shard whose items take most memory. Cost: a load for each shard.
+    /// The engine whose items take most memory, of those that this core may take (E3). `None` if it
+    /// may take none. Cost: a load for each engine.
     #[cold]
-    pub(crate) fn fullest(&self, context: &Context) -> EngineIndex {
+    pub(crate) fn fullest(&self, context: &Context) -> Option<EngineIndex> {
         let counters = &context.shared.engine_counters;
         debug_assert!(counters.len() == self.doors.len(), "an engine counts for itself");
-        let bytes = |index: &EngineIndex| counters[index.number()].bytes.value();
-        (0..context.engines()).map(EngineIndex).max_by_key(bytes).unwrap_or(context.own_engine())
-    }
-
-    /// Lets the caller look at the engine of a shard. Waits until no core holds it.
-    pub fn inspect<R>(&self, index: EngineIndex, look: impl FnOnce(&E) -> R) -> R {
-        self.inspect_kept(index, |kept| look(&kept.engine))
-    }
-
-    /// The number of requests that the engine of a shard delays. Waits until no core holds the
-    /// engine.
-    pub(crate) fn delayed_count(&self, index: EngineIndex) -> usize {
-        self.inspect_kept(index, |kept| kept.backlog.delayed_count())
-    }
-
-    fn inspect_kept<R>(&self, index: EngineIndex, look: impl FnOnce(&Kept<E>) -> R) -> R {
-        let held = loop {
-            match self.hold(index) {
-                Some(held) => break held,
-                None => std::thread::yield_now(),
-            }
-        };
-        look(held.guard.as_ref().expect("a hold has its guard"))
-    }
-
-    /// Lets the caller use the engine of a shard whose process serves no clients any more. `None`
-    /// if a core holds it.
-    pub fn with_idle<R>(&self, index: EngineIndex, work: impl FnOnce(&mut E) -> R) -> Option<R> {
-        let mut guard = self.lock(index).take()?;
-        let result = work(&mut guard.engine);
-        guard.release_leaving();
-        Some(result)
-    }
-
-    /// Takes the engine of a shard as another core would, and does nothing with it. `None` if a
-    /// core holds it.
-    pub fn hold(&self, index: EngineIndex) -> Option<Hold<'_, E>> {
-        let guard = Some(self.lock(index).take()?);
-        Some(Hold { guard, index, mailboxes: &self.mailboxes })
+        let engines = self.homes.all().filter(|index| self.may_take(*index, context));
+        engines.max_by_key(|index| counters[index.number()].bytes.value())
     }
 
     #[inline]
-    fn lock(&self, index: EngineIndex) -> &Lock<E> {
+    pub(super) fn lock(&self, index: EngineIndex) -> &Lock<E> {
         &self.doors[index.number()].lock
     }
 
@@ -282,17 +235,11 @@ impl<E: Engine> Engines<E> {
         self.lock(index).is_left()
     }
 
-    /// Whether no core holds an engine, and no requests wait with it.
-    pub(crate) fn is_idle(&self, index: EngineIndex) -> bool {
-        let idle = |hold: Hold<'_, E>| hold.guard.as_ref().map(|kept| kept.backlog.delayed_count());
-        self.lock(index).is_idle() && self.hold(index).and_then(idle) == Some(0)
-    }
-
-    /// Whether something has called this core to its engine: room, a time that has come, or
-    /// operations on files that its backend has room for now. Cost: three loads.
+    /// Whether something has called this core to an engine whose home it is: room, a time that has
+    /// come, or operations on files that its backend has room for now. Cost: three loads.
     #[inline]
-    pub(crate) fn are_called(&self, context: &Context) -> bool {
-        let calls = self.calls(context.own_engine());
+    pub(crate) fn is_called(&self, index: EngineIndex, context: &Context) -> bool {
+        let calls = self.calls(index);
         calls.is_room_called()
             || calls.deadline_ns() <= context.now_ns()
             || calls.has_unsubmitted() && context.file_room.get() > 0
@@ -316,7 +263,7 @@ impl<E: Engine> Engines<E> {
         outgoing.expect("a core that panics ends the process")
     }
 
-    /// When the engine of a shard wants to be entered at the latest. `None`: never.
+    /// When an engine wants to be entered at the latest. `None`: never.
     #[inline]
     pub(crate) fn deadline_ns(&self, index: EngineIndex) -> Option<u64> {
         let deadline_ns = self.calls(index).deadline_ns();
@@ -333,24 +280,26 @@ impl<E: Engine> Engines<E> {
     /// passed (`calls`, K1). Notes the home cores that must be woken. Cost: a load for each engine.
     #[cold]
     pub(crate) fn reader_has_passed(&self, context: &Context) {
-        for (home, door) in (0..).map(CoreIndex).zip(&self.doors) {
-            if door.calls.call_room() && home != context.core {
+        self.call_engines(|home| {
+            if home != context.core {
                 context.note_wake(home); // calls, K2
             }
-        }
+        });
     }
 
     /// As [`Self::reader_has_passed`], for a reader that is no core of this process.
     #[cold]
     pub fn call_for_room(&self) {
-        for (home, door) in (0..).map(CoreIndex).zip(&self.doors) {
-            if door.calls.call_room() {
-                self.mailboxes.wake(home);
-            }
+        self.call_engines(|home| self.mailboxes.wake(home));
+    }
+
+    fn call_engines(&self, mut wake: impl FnMut(CoreIndex)) {
+        for index in self.homes.all().filter(|index| self.calls(*index).call_room()) {
+            wake(self.homes.core_of(index));
         }
     }
 
-    /// Takes the engine of a shard for this core. `None` if another core holds it.
+    /// Takes an engine for this core. `None` if another core holds it.
     ///
     /// Cost: a compare-and-swap; the engine's cost of entering.
     #[inline]
@@ -382,8 +331,8 @@ impl<E: Engine> Engines<E> {
         Entered { guard, index, context, engines: self, is_changed: true, hold, noted_work }
     }
 
-    /// Leaves a request with the shard that executes it: with the core that holds its engine, with
-    /// this core if the engine is free, or with the core of the shard if only that one may take it.
+    /// Leaves a request with its engine: with the core that holds the engine, with this core if the
+    /// engine is free, or with the home core if only that one may take it.
     ///
     /// If this core has taken the engine, the request is executed when it releases the engine.
     pub(crate) fn park<'l>(
@@ -402,33 +351,39 @@ impl<E: Engine> Engines<E> {
             return Some(entered);
         }
         if lock.park(work) {
-            context.note_wake(CoreIndex(index.0)); // E4
+            context.note_wake(self.homes.core_of(index)); // E4
         }
         None
     }
 
-    /// Executes the requests that wait with the engine of this core and can be executed: those that
-    /// other cores have left, and delayed ones that something has called. A core calls this once a
-    /// tick. `is_left` says whether its last call has left any.
+    /// Executes the requests that wait with an engine whose home is this core and can be executed:
+    /// those that other cores have left, and delayed ones that something has called. A core calls
+    /// this once a tick for each of its engines. `is_left` says whether the last call has left any.
     ///
-    /// Cost: three loads, if there is nothing to do.
-    pub(crate) fn step_backlog(&self, context: &Context, is_left: bool) -> Stepped {
-        let (home, now_ns) = (context.own_engine(), context.now_ns());
-        let is_called = self.are_called(context);
-        if !is_left && !is_called && !self.are_left(home) {
+    /// Cost: four loads, if there is nothing to do.
+    pub(crate) fn step_backlog(
+        &self,
+        index: EngineIndex,
+        context: &Context,
+        is_left: bool,
+    ) -> Stepped {
+        let now_ns = context.now_ns();
+        let is_called = self.is_called(index, context);
+        if !is_left && !is_called && !self.are_left(index) {
             return Stepped { is_left: false, executed: 0 };
         }
-        let Some(mut entered) = self.take(home, context) else {
+        debug_assert!(context.is_home_of(index), "each core steps its own backlogs");
+        let Some(mut entered) = self.take(index, context) else {
             // The core that holds the engine executes what is left, or leaves it and wakes this
             // one. What has called stays, and this core wants the engine before it sleeps.
             return Stepped { is_left: false, executed: 0 };
         };
-        debug_assert!(entered.index == home, "each core steps its own backlog");
-        if self.calls(home).deadline_ns() <= now_ns {
+        if self.calls(index).deadline_ns() <= now_ns {
             let Kept { engine, backlog, .. } = entered.kept();
             engine.reach(now_ns, &mut |ticket| backlog.wake(ticket));
         }
-        let limit = RunLimit::of(&*entered, PARKED_PER_TICK_MAX);
+        let count = PARKED_PER_TICK_MAX.div_ceil(context.home_engines().len());
+        let limit = RunLimit::of(&*entered, count);
         let executed = entered.work_off(limit);
         entered.is_changed = false; // It was published.
         let is_left = !entered.backlog().is_idle();
@@ -589,8 +544,8 @@ impl<'l, E: Engine> Entered<'l, E> {
         let is_left = next.is_some();
         *unsubmitted = next;
         engines.calls(index).set_unsubmitted(is_left);
-        if is_left && index != context.own_engine() {
-            context.note_wake(CoreIndex(index.0)); // calls, K2
+        if is_left {
+            self.note_home(); // calls, K2
         }
     }
 
@@ -617,8 +572,8 @@ impl<'l, E: Engine> Entered<'l, E> {
         if now_at_ns != *deadline_ns {
             let before_ns = std::mem::replace(deadline_ns, now_at_ns);
             self.engines.calls(self.index).set_deadline_ns(now_at_ns);
-            if now_at_ns < before_ns && self.index != self.context.own_engine() {
-                self.context.note_wake(CoreIndex(self.index.0)); // calls, K2
+            if now_at_ns < before_ns {
+                self.note_home(); // calls, K2
             }
         }
     }
@@ -654,8 +609,16 @@ impl<'l, E: Engine> Entered<'l, E> {
     /// Notes that the home core of the engine must be woken, which was released (E4).
     fn wake_home(&self, is_wanted: bool) {
         debug_assert!(self.guard.is_none(), "E4: it looks at the flag after the release");
-        if is_wanted && self.index != self.context.own_engine() {
-            self.context.note_wake(CoreIndex(self.index.0));
+        if is_wanted {
+            self.note_home();
+        }
+    }
+
+    /// Notes that the home core of the engine must be woken, unless it is this core.
+    fn note_home(&self) {
+        let Self { context, index, .. } = *self;
+        if !context.is_home_of(index) {
+            context.note_wake(context.homes.core_of(index));
         }
     }
 }

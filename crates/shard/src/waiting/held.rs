@@ -33,8 +33,7 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         Self { engines, context, entered: ArrayVec::new_const() }
     }
 
-    /// The engine of a shard. `None` in three cases: this core may not take it; another core holds
-    /// it, but may release it before a later request of the batch; or this core holds as many
+    /// An engine. `None` in three cases: this core may not take it; another core holds it, but may release it before a later request of the batch; or this core holds as many
     /// engines as a batch has requests.
     #[inline]
     pub(crate) fn get(&mut self, index: EngineIndex) -> Option<&mut Entered<'l, E>> {
@@ -53,23 +52,19 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         Some(&mut self.entered[place])
     }
 
-    /// The engine that must free memory for a client: the engine whose items take most memory, if
-    /// this core may take it, otherwise the core's own. If each core freed memory in its own shard,
-    /// the shard with the most clients would evict its items, and the others would fill the memory.
+    /// The engine that must free memory for a client: the engine whose items take most memory, of
+    /// those that this core may take. If each core freed memory in its own engines, the ones with
+    /// the most clients would evict their items, and the others would fill the memory. A core that
+    /// may take none has nothing to evict; the others evict when they store next.
     ///
-    /// Cost: a load for each shard.
+    /// Cost: a load for each engine.
     #[cold]
     pub(crate) fn fullest(&mut self) -> Option<&mut E> {
-        if !self.engines.are_open_to_all() {
-            // A core without keys has nothing to evict. The others evict when they store next.
-            let owns_keys = self.context.hasher.owns_keys(self.context.own_engine());
-            return owns_keys.then(|| self.own()).flatten();
-        }
-        self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
+        let fullest = self.engines.fullest(self.context)?;
+        self.get(fullest).map(|entered| &mut **entered)
     }
 
-    /// Releases the engine of a shard if its hold has reached the bound (`work`, W2). So the parked
-    /// requests are executed, and other cores may take the engine, before the next request of this
+    /// Releases an engine if its hold has reached the bound (`work`, W2). So the parked requests are executed, and other cores may take the engine, before the next request of this
     /// batch.
     pub(crate) fn release_worked_out(&mut self, index: EngineIndex) {
         let is_worked_out =
@@ -77,30 +72,24 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         let Some(place) = self.entered.iter().position(is_worked_out) else { return };
         let mut entered = self.entered.swap_remove(place);
         debug_assert!(entered.index == index, "it is the one that has worked");
-        if entered.index != self.context.own_engine() {
+        if !self.context.is_home_of(entered.index) {
             entered.maintain(&self.context.now());
         }
     }
 
-    /// Gives a ticket back to the engine of a shard, which this core holds.
+    /// Gives a ticket back to an engine, which this core holds.
     #[cold]
     pub(crate) fn forget(&mut self, index: EngineIndex, ticket: Ticket) {
         let held = self.entered.iter_mut().find(|entered| entered.index == index);
         held.expect("who delays a request is held").forget(ticket);
     }
 
-    /// The engine of this core's own shard, as [`Self::get`] returns it.
-    #[inline]
-    pub(crate) fn own(&mut self) -> Option<&mut E> {
-        self.get(self.context.own_engine()).map(|entered| &mut **entered)
-    }
-
-    /// Whether this core holds the engine of a shard.
+    /// Whether this core holds an engine.
     pub(crate) fn has(&self, index: EngineIndex) -> bool {
         self.entered.iter().any(|entered| entered.index == index)
     }
 
-    /// Leaves a request with the shard that executes it ([`Engines::park`]). If this core holds the
+    /// Leaves a request with its engine ([`Engines::park`]). If this core holds the
     /// engine, the request is executed when the batch ends, or later if it has a ticket.
     pub(crate) fn park(&mut self, work: Work<Parked<E>>) {
         debug_assert!(work.ticket.is_none() || self.has(work.engine()), "who delays it is held");
@@ -117,11 +106,11 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
 }
 
 impl<E: Engine> Drop for HeldEngines<'_, E> {
-    /// Does a step of upkeep in each engine of another shard, whose own core may sleep. Then
-    /// releases all engines, and wakes the cores that wait for an answer (`mailboxes`, M2).
+    /// Does a step of upkeep in each engine with another home core, which may sleep. Then releases all engines, and wakes the cores that wait for an answer (`mailboxes`, M2).
     fn drop(&mut self) {
-        let (own, now) = (self.context.own_engine(), self.context.now());
-        for engine in self.entered.iter_mut().filter(|entered| entered.index != own) {
+        let Self { context, entered, .. } = self;
+        let now = context.now();
+        for engine in entered.iter_mut().filter(|entered| !context.is_home_of(entered.index)) {
             debug_assert!(self.engines.are_open_to_all(), "E3");
             engine.maintain(&now);
         }
@@ -142,6 +131,7 @@ mod tests {
     use kachel_net::CoreIndex;
 
     use super::*;
+    use crate::cores::homes::Homes;
     use crate::cores::options::SharedOptions;
     use crate::cores::process::Shared;
     use crate::cores::work::WorkMeter;
@@ -167,7 +157,7 @@ mod tests {
             let cache = Cache::new(Arc::clone(&pool), Arc::clone(&budget), hasher, options, of);
             cache.expect("address space")
         });
-        let engines = Engines::new(caches.collect(), true);
+        let engines = Engines::new(caches.collect(), Homes::new(SHARDS, SHARDS, 0), true);
         let options = SharedOptions { shards: SHARDS, ..SharedOptions::default() };
         let shared = Arc::new(Shared::new(options, budget));
         let core = engines.common().register_core().expect("a place");
@@ -183,7 +173,8 @@ mod tests {
             assert!(held.get(engine).is_some() && engines.hold(engine).is_none(), "{engine}");
         }
         assert!(held.get(one_more).is_none(), "it is free, but there is no room for it");
-        assert!(held.own().is_some() && held.get(last).is_some(), "they are held already");
+        let first = held.get(EngineIndex(0)).is_some();
+        assert!(first && held.get(last).is_some(), "they are held already");
         drop(held);
         let mut all = (0..SHARDS).map(EngineIndex);
         assert!(all.all(|engine| engines.hold(engine).is_some()), "all are released");

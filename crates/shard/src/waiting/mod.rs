@@ -22,6 +22,8 @@ pub(crate) mod turns;
 pub(crate) mod files;
 pub(crate) mod records;
 pub(crate) mod held;
+pub(crate) mod homes;
+pub(crate) mod inspect;
 pub(crate) mod engines;
 pub(crate) mod backlog;
 pub(crate) mod waiters;

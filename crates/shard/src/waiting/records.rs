@@ -107,7 +107,7 @@ impl<E: Engine> Stock<E> {
     }
 
     fn may_resume(&self) -> bool {
-        self.away <= self.away_max / 2 && !self.waiting.is_empty()
+        !self.waiting.is_empty() && self.away <= self.away_max / 2
     }
 
     fn resume(&mut self, clients: &mut Clients<E::Pinned>) {
@@ -221,7 +221,8 @@ impl<E: Engine> Records<E> {
 
     /// Delivers the answers that have come back (R3), and keeps the requests of other cores that
     /// have come with them. Passes each piece of a listing to `listed`: the executor and the
-    /// connection, the text, and how the piece has ended. `listed` returns the lines for the client.
+    /// connection, the text, and how the piece has ended. `listed` returns the lines for the
+    /// client.
     pub(crate) fn take_answers<L>(
         &mut self,
         context: &Context,

@@ -3,8 +3,10 @@
 use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions};
 
-/// One shard; three that change each other's items; three that ask each other.
-const SERVERS: [(u16, bool); 3] = [(1, true), (3, true), (3, false)];
+/// One shard; three that change each other's items; three that ask each other. Then more engines
+/// than shards, and fewer.
+const SERVERS: [(u16, u16, bool); 5] =
+    [(1, 1, true), (3, 3, true), (3, 3, false), (3, 8, true), (4, 2, false)];
 
 fn stat(world: &mut World, client: &FarEnd, name: &str) -> u64 {
     let told = String::from_utf8(world.ask(client, b"stats\r\n")).expect("text");
@@ -14,8 +16,9 @@ fn stat(world: &mut World, client: &FarEnd, name: &str) -> u64 {
 
 /// A server with 3,000 items, of which a third lives, and a third has a value of class 6. Nothing
 /// but the crawler finds out that the others have expired.
-fn half_dead(shards: u16, crew: bool) -> (World, FarEnd) {
-    let mut world = World::new(WorldOptions { shards, crew, ..WorldOptions::default() });
+fn half_dead((shards, engines, crew): (u16, u16, bool)) -> (World, FarEnd) {
+    let engines = Some(engines);
+    let mut world = World::new(WorldOptions { shards, engines, crew, ..WorldOptions::default() });
     let client = world.connect();
     for number in 0..3_000 {
         let bytes = if number % 3 == 0 { 200 } else { 1 };
@@ -33,8 +36,8 @@ fn half_dead(shards: u16, crew: bool) -> (World, FarEnd) {
 
 #[test]
 fn it_reclaims_what_has_expired_and_nothing_else() {
-    for (shards, crew) in SERVERS {
-        let (mut world, client) = half_dead(shards, crew);
+    for server in SERVERS {
+        let (mut world, client) = half_dead(server);
         assert_eq!(stat(&mut world, &client, "curr_items"), 3_000, "nobody has looked");
         let watcher = world.connect();
         assert_eq!(world.ask(&watcher, b"watch sysevents\r\n"), b"OK\r\n");
@@ -59,8 +62,8 @@ fn it_reclaims_what_has_expired_and_nothing_else() {
 
 #[test]
 fn there_is_one_run_at_a_time_and_a_step_is_bounded() {
-    for (shards, crew) in SERVERS {
-        let (mut world, client) = half_dead(shards, crew);
+    for server in SERVERS {
+        let (mut world, client) = half_dead(server);
         client.write(b"lru_crawler crawl all\r\nlru_crawler crawl 1\r\n");
         world.settle();
         assert_eq!(client.read(), b"OK\r\nBUSY currently processing crawler request\r\n");
@@ -71,7 +74,7 @@ fn there_is_one_run_at_a_time_and_a_step_is_bounded() {
         for _ in 0..200 {
             world.turn();
             let now = world.sum(|counters| &counters.listed_items);
-            assert!(now - before <= 512 * u64::from(shards), "a step of each core");
+            assert!(now - before <= 512 * u64::from(server.0), "a step of each core");
             before = now;
         }
         assert!(before > examined);
@@ -81,7 +84,7 @@ fn there_is_one_run_at_a_time_and_a_step_is_bounded() {
 
 #[test]
 fn cores_that_sleep_take_part() {
-    let (mut world, client) = half_dead(3, true);
+    let (mut world, client) = half_dead((3, 3, true));
     world.rest();
     client.write(b"lru_crawler crawl all\r\n");
     // No time passes, so only a core that is woken does anything.
@@ -103,8 +106,10 @@ fn dumped(world: &mut World, client: &FarEnd, classes: &str) -> Vec<String> {
 
 #[test]
 fn a_dump_has_the_items_of_the_classes_that_are_named() {
-    for (shards, crew) in SERVERS {
-        let mut world = World::new(WorldOptions { shards, crew, ..WorldOptions::default() });
+    for (shards, engines, crew) in SERVERS {
+        let engines = Some(engines);
+        let options = WorldOptions { shards, engines, crew, ..WorldOptions::default() };
+        let mut world = World::new(options);
         let client = world.connect();
         for (number, bytes) in [1, 200, 1, 1_000, 200, 1].into_iter().enumerate() {
             let value = "x".repeat(bytes);

@@ -14,6 +14,7 @@ mod full_records;
 mod full_store;
 mod gathering;
 mod guessing;
+mod homes;
 mod input;
 mod large_values;
 mod leases;

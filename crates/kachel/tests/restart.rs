@@ -237,14 +237,19 @@ fn the_next_server_may_have_other_threads_and_less_memory() {
     const COUNT: usize = 4_000;
     let place = Place::new();
     place.save(&["-t", "2", "-m", "64"], |client| fill(client, COUNT));
-    for (options, all) in [
-        (&["-t", "3", "-m", "64", "--io=epoll"][..], true),
-        (&["-t", "1", "-m", "64", "--reads=erew"], true),
-        (&["--roles=net=1,shard=2", "-m", "64", "-C"], true),
-        (&["-t", "2", "-m", "64", "--engine=store"], true),
-        (&["-t", "2", "-m", "4"], false),
+    // More engines than threads, and fewer (`kachel_options::TEST_ENGINES_ENV`).
+    let [more, fewer] = [8, 3].map(|engines| format!("KACHEL_TEST_ENGINES={engines}"));
+    let [more, fewer] = [["env", &more], ["env", &fewer]];
+    for (under, options, all) in [
+        (&[][..], &["-t", "3", "-m", "64", "--io=epoll"][..], true),
+        (&more, &["-t", "3", "-m", "64"], true),
+        (&fewer, &["-t", "8", "-m", "64", "--reads=erew"], true),
+        (&[], &["-t", "1", "-m", "64", "--reads=erew"], true),
+        (&[], &["--roles=net=1,shard=2", "-m", "64", "-C"], true),
+        (&[], &["-t", "2", "-m", "64", "--engine=store"], true),
+        (&[], &["-t", "2", "-m", "4"], false),
     ] {
-        let mut server = place.start(options);
+        let mut server = place.try_start_under(under, options).expect("it starts");
         let count = held(&mut server.connect(), COUNT);
         let is_right = if all { count == COUNT } else { count > COUNT / 4 && count < COUNT };
         assert!(is_right, "{count} with {options:?}: {}", server.last_words());

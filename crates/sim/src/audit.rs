@@ -4,7 +4,7 @@
 //! Upstream:   `run`, when every shard sleeps.
 //! Downstream: an error that describes the difference.
 
-use kachel_engine::{Common as _, EngineIndex};
+use kachel_engine::Common as _;
 
 use crate::server::Server;
 use crate::subject::Subject;
@@ -18,17 +18,14 @@ pub(crate) fn is_empty<E: Subject>(server: &Server<E>) -> bool {
 ///
 /// Errors: something is left over.
 pub(crate) fn audit_clients<E: Subject>(server: &Server<E>) -> Result<(), String> {
-    for (number, held) in (0..).zip(server.world.holdings()) {
-        let tickets =
-            server.world.engines.inspect(EngineIndex(number), |engine| engine.delays().tickets);
-        let counters = &server.world.shared.counters[usize::from(number)];
+    let counters = &server.world.shared.counters;
+    for (number, (held, counters)) in server.world.holdings().zip(counters).enumerate() {
         let left = [
             ("connections", held.connections),
             ("connections counted as open", counters.connections.value()),
             ("reply slots", held.reply_slots),
             ("uploads", held.uploads),
             ("delayed requests", held.delayed),
-            ("tickets", tickets),
             ("stalled connections", held.stalled),
             ("bytes of input", held.input_bytes),
         ];
@@ -36,6 +33,12 @@ pub(crate) fn audit_clients<E: Subject>(server: &Server<E>) -> Result<(), String
             if count != 0 {
                 return Err(format!("shard {number} still has {count} {what}: {held:?}"));
             }
+        }
+    }
+    for index in server.world.shared.homes.all() {
+        let tickets = server.world.engines.inspect(index, |engine| engine.delays().tickets);
+        if tickets != 0 {
+            return Err(format!("engine {index} still has {tickets} tickets"));
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use kachel_sim::{
 
 const HELP: &str = "\
 usage: kachel-sim [--seed N] [--seeds M] [--requests R] [--jobs J] [--verbose]
-                  [--clients C] [--shards S] [--engine E] [--without FAULT,...]
+                  [--clients C] [--shards S] [--engines N] [--engine E] [--without FAULT,...]
 
 Simulates the whole server on virtual time, once for each of M seeds, beginning with seed N. One
 seed in twenty runs twice, and both runs must be the same. Prints at the end what all runs covered.
@@ -30,6 +30,7 @@ and printed with the command that reproduces it.
   --verbose      print a line for each run
   --clients C    the number of clients (default: it follows from the seed)
   --shards S     the number of shards (default: it follows from the seed)
+  --engines N    the number of engines (default: it follows from the seed)
   --engine E     the engines of the server: plain, or cache (default), which delays answers in
                  some of the runs (late)
   --without FAULT,...
@@ -56,6 +57,7 @@ struct Wanted {
     verbose: bool,
     clients: Option<u16>,
     shards: Option<u16>,
+    engines: Option<u16>,
     engine: EngineChoice,
     without: Vec<Fault>,
 }
@@ -68,6 +70,7 @@ impl Wanted {
         }
         options.clients = self.clients.unwrap_or(options.clients);
         options.shards = self.shards.unwrap_or(options.shards);
+        options.engines = self.engines.unwrap_or(options.engines);
         for fault in &self.without {
             options.faults = options.faults.without(*fault);
         }
@@ -109,6 +112,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, Strin
         verbose: false,
         clients: None,
         shards: None,
+        engines: None,
         engine: EngineChoice::Cache,
         without: Vec::new(),
     };
@@ -131,6 +135,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, Strin
             "--jobs" => wanted.jobs = usize::from(small()?).max(1),
             "--clients" => wanted.clients = Some(small()?.max(1)),
             "--shards" => wanted.shards = Some(small()?.max(1)),
+            "--engines" => wanted.engines = Some(small()?.max(1)),
             "--engine" => {
                 wanted.engine = match text.as_str() {
                     "cache" => EngineChoice::Cache,

@@ -27,6 +27,11 @@ const LIMIT_PERMILLE: u64 = 200;
 /// How many runs in a thousand end the server while clients work.
 const END_PERMILLE: u64 = 120;
 
+/// How many runs in a thousand have a number of engines of their own.
+const OTHER_ENGINES_PERMILLE: u64 = 500;
+/// The most engines that such a seed gives to a run.
+const ENGINES_MAX: u64 = 9;
+
 /// The additional memory of a server with values of up to 1 MiB: four of them.
 const LARGE_MEMORY_BYTES: u64 = 4 << 20;
 
@@ -156,6 +161,9 @@ pub struct Options {
     pub clients: u16,
     /// The number of shards. A seed gives at least two.
     pub shards: u16,
+    /// The number of engines. Half of the seeds give as many as shards, the others any number up to
+    /// [`ENGINES_MAX`].
+    pub engines: u16,
     /// The memory limit of the server (`-m`), in bytes.
     pub memory_bytes: u64,
     /// The engines of the server. A seed gives caches.
@@ -190,6 +198,11 @@ impl Options {
             16..19 => 4,
             _ => 8,
         };
+        let mut engine_dice = Random::for_purpose(seed, "engines");
+        let engines = match engine_dice.chance(OTHER_ENGINES_PERMILLE) {
+            true => engine_dice.between(1, ENGINES_MAX) as u16,
+            false => shards,
+        };
         let mut faults = Faults(0);
         for (fault, _) in Fault::ALL {
             let happens = match fault {
@@ -213,7 +226,8 @@ impl Options {
             requests,
             clients: dice.between(3, CLIENTS_MAX) as u16,
             shards,
-            memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16)
+            engines,
+            memory_bytes: u64::from(shards.max(engines)) * (dice.between(10, 20) << 16)
                 + if large { LARGE_MEMORY_BYTES } else { 0 },
             engine: EngineChoice::Cache,
             evict: !chance("engine", STORE_PERMILLE),
@@ -277,6 +291,9 @@ impl Options {
         }
         if self.shards != plain.shards {
             command += &format!(" --shards {}", self.shards);
+        }
+        if self.engines != plain.engines {
+            command += &format!(" --engines {}", self.engines);
         }
         let gone = Fault::ALL
             .iter()

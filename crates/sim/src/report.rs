@@ -3,8 +3,6 @@
 //! Upstream:   `run`, which passes the server with its counters.
 //! Downstream: `main`, which adds up all runs and names each run that covered too little.
 
-use kachel_engine::EngineIndex;
-
 use crate::client::Tally;
 use crate::options::{Fault, Options};
 use crate::record::Judged;
@@ -87,9 +85,8 @@ impl Coverage {
     pub(crate) fn of<E: Subject>(server: &Server<E>) -> Self {
         let mut seen =
             Self { handed_over: server.handed_over, sleeps: server.sleeps, ..Self::default() };
-        let engines = &server.world.engines;
         let shards = server.world.shards.iter().zip(&server.world.shared.counters);
-        for (number, (shard, counters)) in (0..).zip(shards) {
+        for (shard, counters) in shards {
             let holdings = shard.holdings();
             seen.index_grown += holdings.index_splits;
             seen.index_shrunk += holdings.index_merges;
@@ -101,13 +98,15 @@ impl Coverage {
             seen.stalled += counters.conn_yields.value();
             seen.parked += counters.parked.value();
             seen.too_large += counters.store_too_large.value();
-            let delays = engines.inspect(EngineIndex(number), E::delays);
-            seen.delayed_before += delays.before;
-            seen.delayed_after += delays.after;
             seen.reads_beside += counters.reads_beside.value();
             seen.writes_beside += counters.writes_beside.value();
             seen.connections_moved += counters.connections_moved.value();
             seen.engines_held += counters.engines_held.value();
+        }
+        for index in server.world.shared.homes.all() {
+            let delays = server.world.engines.inspect(index, E::delays);
+            seen.delayed_before += delays.before;
+            seen.delayed_after += delays.after;
             seen.waits_for_room += delays.for_room;
             if delays.before + delays.after > 0 {
                 seen.delayable += delays.executed;

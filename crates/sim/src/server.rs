@@ -84,7 +84,7 @@ pub(crate) struct Server<E: Subject> {
     beside: Option<kachel_stdx::Reader>,
     skewed: bool,
     wave: Wave,
-    /// Until when another core holds the engine of each shard (I3). Empty if none ever does.
+    /// Until when another core holds each engine (I3). Empty if none ever does.
     held_until_ns: Vec<u64>,
     /// Times that a shard slept.
     pub(crate) sleeps: u64,
@@ -104,6 +104,7 @@ impl<E: Subject> Server<E> {
         let mut turns = Random::for_purpose(options.seed, "turns");
         let world_options = WorldOptions {
             shards: options.shards,
+            engines: Some(options.engines),
             memory_bytes: options.memory_bytes,
             evict: options.evict,
             crew: options.crew,
@@ -129,7 +130,7 @@ impl<E: Subject> Server<E> {
             tick_ns: dice.between(2_000, 30_000),
             ticked_ns: 0,
         };
-        let shards = world.shards.len();
+        let engines = usize::from(options.engines);
         let threads: Vec<_> = world.shards.iter().map(|_| thread()).collect();
         for index in 0..threads.len() {
             queue.schedule(dice.below(1_000), Event::Run(index));
@@ -149,7 +150,7 @@ impl<E: Subject> Server<E> {
             beside,
             skewed,
             wave: Wave::default(),
-            held_until_ns: vec![0; if options.crew { shards } else { 0 }],
+            held_until_ns: vec![0; if options.crew { engines } else { 0 }],
             sleeps,
             handed_over,
         }
@@ -273,13 +274,13 @@ impl<E: Subject> Server<E> {
     fn hold<'e>(&mut self, engines: &'e Engines<E>, now_ns: u64) -> Vec<Option<Hold<'e, E>>> {
         let Self { held_until_ns, dice, .. } = self;
         let mut held = Vec::new();
-        for (shard, until_ns) in (0..).zip(held_until_ns) {
+        for (index, until_ns) in (0..).map(EngineIndex).zip(held_until_ns) {
             if *until_ns <= now_ns && dice.chance(20) {
                 let longest_ns = if dice.chance(10) { 500_000 } else { 100_000 };
                 *until_ns = now_ns + dice.below(longest_ns);
             }
             if *until_ns > now_ns {
-                held.push(engines.hold(EngineIndex(shard)));
+                held.push(engines.hold(index));
             }
         }
         assert!(held.iter().all(Option::is_some), "ticks do not overlap");

@@ -43,9 +43,16 @@ struct Options {
     shards: &'static str,
     backend: &'static str,
     engine: &'static str,
-    /// Which cores read a shard.
+    /// Which cores read an engine.
     reads: &'static str,
+    /// The command that starts it.
+    under: &'static [&'static str],
 }
+
+/// Starts a server with another number of engines than threads
+/// (`kachel_options::TEST_ENGINES_ENV`).
+const MORE_ENGINES: &[&str] = &["env", "KACHEL_TEST_ENGINES=9"];
+const FEWER_ENGINES: &[&str] = &["env", "KACHEL_TEST_ENGINES=3"];
 
 const fn of(
     shards: &'static str,
@@ -53,7 +60,7 @@ const fn of(
     engine: &'static str,
     reads: &'static str,
 ) -> Options {
-    Options { shards, backend, engine, reads }
+    Options { shards, backend, engine, reads, under: &[] }
 }
 
 /// Every server that is judged.
@@ -63,12 +70,12 @@ const SERVERS: [Options; 8] = [
     of("2", "epoll", "store", "erew"),
     of("4", "epoll", "store", "crew"),
     of("2", "auto", "cache", "erew"),
-    of("4", "auto", "cache", "crew"),
+    Options { under: MORE_ENGINES, ..of("4", "auto", "cache", "crew") },
     of("2", "epoll", "cache", "crew"),
-    of("4", "epoll", "cache", "erew"),
+    Options { under: FEWER_ENGINES, ..of("4", "epoll", "cache", "erew") },
 ];
 
-fn start(Options { shards, backend, engine, reads }: Options) -> Server {
+fn start(Options { shards, backend, engine, reads, under }: Options) -> Server {
     let ours = [
         "serve", "-t", shards, "-m", "1024", "-c", "1024", "--io", backend, "--engine", engine,
         "--reads", reads,
@@ -80,7 +87,7 @@ fn start(Options { shards, backend, engine, reads }: Options) -> Server {
         Some(path) => (path.as_path(), "memcached", theirs),
         None => (Path::new(env!("CARGO_BIN_EXE_kachel")), "kachel", &ours[..]),
     };
-    Launch { called_as, ..Launch::memcached(program, options) }.start()
+    Launch { called_as, under, ..Launch::memcached(program, options) }.start()
 }
 
 /// What eight clients see of a server that holds none of their keys.
@@ -154,7 +161,7 @@ fn what_eight_clients_see_at_once_is_explained_by_one_order() {
     let mut total = Stats::default();
     let mut judged = 0;
     for (place, options) in SERVERS.into_iter().enumerate() {
-        let Options { shards, backend, engine, reads } = options;
+        let Options { shards, backend, engine, reads, .. } = options;
         let mut server = start(options);
         let rules = rules(engine);
         for number in (place as u64..count).step_by(SERVERS.len()) {

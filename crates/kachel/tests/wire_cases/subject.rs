@@ -14,6 +14,9 @@ pub(crate) enum Transport {
     Unix,
 }
 
+/// Starts a server with more engines than threads (`kachel_options::TEST_ENGINES_ENV`).
+const MORE_ENGINES: [&str; 2] = ["env", "KACHEL_TEST_ENGINES=5"];
+
 /// Whether it is another server, not ours.
 pub(crate) fn is_other() -> bool {
     std::env::var_os(OTHER).is_some()
@@ -28,7 +31,8 @@ pub(crate) fn start(transport: Transport, io: &str) -> Server {
         options.extend(["--io", io]);
     }
     let unix = transport == Transport::Unix;
-    Launch { unix, ..Launch::memcached(&program, &options) }.start()
+    let under: &[&str] = if unix && io == "epoll" { &MORE_ENGINES } else { &[] };
+    Launch { unix, under, ..Launch::memcached(&program, &options) }.start()
 }
 
 /// Starts Debian's memcached, which `./test` installs.

@@ -55,7 +55,8 @@ pub struct Launch<'a> {
     pub unix: bool,
     /// All other options, a subcommand first.
     pub options: &'a [&'a str],
-    /// A command that starts the server with limits, such as `prlimit --as=BYTES --`; empty: none.
+    /// A command that starts the server with limits or with an environment, such as `prlimit
+    /// --as=BYTES --`; empty: none.
     pub under: &'a [&'a str],
 }
 

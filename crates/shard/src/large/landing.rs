@@ -67,7 +67,7 @@ impl<E: Engine> Values<'_, E> {
         let mut landing = spare.unwrap_or_else(|| engines.common().spare_landing());
         let upload = uploads.get_mut(connection)?.upload.as_mut()?;
         let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
-        // This makes room in one shard only. `feed` tries the other shards.
+        // This makes room in one engine only. `feed` tries the other engines.
         let is_open = engines.are_open_to_all();
         let asked = || if is_open { engines.fullest(context).unwrap_or(owner) } else { owner };
         if !lent

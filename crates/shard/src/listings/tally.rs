@@ -189,7 +189,7 @@ impl Tally {
                     unreachable!("engines are counted")
                 };
                 let items = context.shared.engine_counters[engine.number()].items.value();
-                self.census.end_shard(cut.then_some(items));
+                self.census.end_engine(cut.then_some(items));
             }
         } else if listing.form == Form::Prefixes {
             self.window.add(text, !is_last);

@@ -1,5 +1,5 @@
-//! Reads of other shards' keys on this core. Such a read takes no lock and wakes no core. While
-//! another core holds the engine of this shard, its own keys are read so, too.
+//! Reads of the keys of engines that this core does not hold. Such a read takes no lock and wakes
+//! no core. Keys of a home engine of this core are read so as well, while another core holds it.
 //!
 //! Upstream:   `serve` for a batch, `carry_out` for each of its requests.
 //! Downstream: the reader of the engine that owns the key; `apply`, which counts and answers what
@@ -16,8 +16,8 @@
 //! this connection go the same way.
 //!
 //! Invariants:
-//! - B1  This core reads other shards only while it is awake as a reader. It holds nothing that it
-//!   read when the batch ends.
+//! - B1  This core reads beside engines only while it is awake as a reader. It holds nothing that
+//!   it read when the batch ends.
 //! - B2  A read is answered here only if its connection awaits no answer. `carry_out`
 //!   checks that.
 //!
@@ -44,7 +44,7 @@ use crate::waiting::held::HeldEngines;
 /// A guess of the reader of an engine.
 pub(crate) type GuessOf<E> = <<E as Engine>::Reader as ReadBeside>::Guess;
 
-/// This core, as a reader of the items of all shards.
+/// This core, as a reader of the items of all engines.
 #[derive(Debug)]
 pub(crate) struct Core {
     registration: Reader,
@@ -53,11 +53,12 @@ pub(crate) struct Core {
 impl Core {
     /// A core that is registered so. It reads nothing yet.
     pub(crate) fn new(registration: Reader) -> Self {
-        debug_assert!(!registration.is_awake(), "B1: it reads no other shard yet");
+        debug_assert!(!registration.is_awake(), "B1: it reads beside no engine yet");
         Self { registration }
     }
 
-    /// This core may read other shards from now on. Cost: nothing while it is awake; else a fence.
+    /// This core may read beside engines from now on. Cost: nothing while it is awake; else a
+    /// fence.
     pub(crate) fn wake(&mut self) {
         if !self.registration.is_awake() {
             self.registration.wake();
@@ -73,8 +74,8 @@ impl Core {
         }
     }
 
-    /// This core reads no other shard until it wakes. Calls the engines that wait for that. Cost: a
-    /// read-modify-write.
+    /// This core reads beside no engine until it wakes. Calls the engines that wait for that. Cost:
+    /// a read-modify-write.
     pub(crate) fn sleep<E: Engine>(&mut self, engines: &Engines<E>, context: &Context) {
         if self.registration.is_awake() && self.registration.sleep() {
             engines.reader_has_passed(context);
@@ -146,9 +147,9 @@ fn guess<R: ReadBeside>(
     }))
 }
 
-/// The parts that a read of another shard's item needs.
+/// The parts that a read beside the owner of the item needs.
 pub(crate) struct Beside<'a, E: Engine> {
-    /// The items of the shard that owns the key.
+    /// The items of the engine that owns the key.
     pub(crate) reader: &'a E::Reader,
     index: EngineIndex,
     /// Where the item probably is.

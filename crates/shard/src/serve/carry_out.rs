@@ -2,7 +2,7 @@
 //! owner, or parked; or its connection is rewound to it.
 //!
 //! Upstream:   `serving` runs a batch.
-//! Downstream: `beside` for reads of other shards' keys, `apply` under the lock of an engine,
+//! Downstream: `beside` for reads of other engines' keys, `apply` under the lock of an engine,
 //!             `records` for requests that must be parked.
 //!
 //! This file cites the invariants of `serving`.

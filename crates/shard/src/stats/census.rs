@@ -1,11 +1,11 @@
-//! A census: the living items of all shards, counted by size class or by size in one walk.
+//! A census: the living items of all engines, counted by size class or by size in one walk.
 //!
 //! Upstream:   `listing` walks the items and takes notes of each piece.
 //! Downstream: `classes`.
 //!
 //! A walk counts the items when a client asks, so that stores count nothing. It examines at most
-//! `CENSUS_ITEMS_MAX` items, an equal part of them in each shard. If a shard has more items, those
-//! that were not seen count as those that were.
+//! `CENSUS_ITEMS_MAX` items, an equal part of them in each engine. If an engine has more items,
+//! those that were not seen count as those that were.
 //!
 //! A core has one census, which all its clients share: every listing of its kind that waits when
 //! the walk begins is answered from it. A client that reads slowly goes on with a later census, so
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Invariants:
-//! - N1  In a shard that was walked to its end, each item that stayed where it was counts once.
+//! - N1  In an engine that was walked to its end, each item that stayed where it was counts once.
 //! - N2  There are at most `GROUPS_MAX` groups. So a census takes at most `CENSUS_BYTES_MAX`.
 //! - N3  A listing is answered only from a census that began after the listing.
 
@@ -28,7 +28,7 @@ use crate::request::form::Grouping;
 pub(crate) const SIZE_STEPS_MAX: usize = 1 << 15;
 /// The groups of a census: the steps, and one before the first. There are fewer size classes.
 const GROUPS_MAX: usize = SIZE_STEPS_MAX + 1;
-/// The most bytes of a census: the groups of all shards, and those of one, as the vectors grow.
+/// The most bytes of a census: the groups of all engines, and those of one, as the vectors grow.
 pub(crate) const CENSUS_BYTES_MAX: usize = 2 * GROUPS_MAX * size_of::<Group>();
 
 /// The most items that one census examines. A guess: exporters wait a second for `stats items`, and
@@ -96,9 +96,9 @@ pub(crate) struct Census {
     is_whole: bool,
     /// By class or step.
     groups: Groups,
-    /// Those of the shard that is being walked.
-    of_shard: Groups,
-    /// Items of that shard that were examined, dead items included.
+    /// Those of the engine that is being walked.
+    of_engine: Groups,
+    /// Items of that engine that were examined, dead items included.
     examined: u64,
 }
 
@@ -137,7 +137,7 @@ impl Census {
     /// Notes that all items were walked.
     pub(crate) fn end(&mut self) {
         debug_assert!(self.walker.is_some(), "it was begun");
-        (self.walker, self.is_whole, self.of_shard) = (None, true, Groups::default());
+        (self.walker, self.is_whole, self.of_engine) = (None, true, Groups::default());
         assert!(self.memory_bytes() <= CENSUS_BYTES_MAX, "N2");
     }
 
@@ -149,7 +149,7 @@ impl Census {
 
     /// Bytes of memory of the groups.
     pub(crate) const fn memory_bytes(&self) -> usize {
-        self.groups.memory_bytes() + self.of_shard.memory_bytes()
+        self.groups.memory_bytes() + self.of_engine.memory_bytes()
     }
 
     /// Counts the items of a piece, of which there are notes.
@@ -161,22 +161,22 @@ impl Census {
                 u32::from_le_bytes([note[at], note[at + 1], note[at + 2], note[at + 3]])
             };
             let one = Group { items: 1, bytes: u64::from(word(4)), oldest: word(8) };
-            self.of_shard.add(word(0) as usize, one);
+            self.of_engine.add(word(0) as usize, one);
         }
     }
 
-    /// Whether enough items of this shard were examined, in a process of `shards` shards.
-    pub(crate) fn is_enough(&self, shards: u16) -> bool {
-        debug_assert!(shards > 0, "a process has a shard");
-        self.examined >= CENSUS_ITEMS_MAX / u64::from(shards.max(1))
+    /// Whether enough items of this engine were examined, in a process of `engines` engines.
+    pub(crate) fn is_enough(&self, engines: u16) -> bool {
+        debug_assert!(engines > 0, "a process has an engine");
+        self.examined >= CENSUS_ITEMS_MAX / u64::from(engines.max(1))
     }
 
-    /// Ends the walk of a shard. If it was not walked to its end, it has `items` items.
-    pub(crate) fn end_shard(&mut self, items: Option<u64>) {
+    /// Ends the walk of an engine. If it was not walked to its end, it has `items` items.
+    pub(crate) fn end_engine(&mut self, items: Option<u64>) {
         self.examined = 0;
-        let Self { groups, of_shard, .. } = self;
-        let seen: u64 = of_shard.0.iter().map(|group| group.items).sum();
-        for (number, group) in of_shard.0.drain(..).enumerate().filter(|(_, one)| one.items > 0) {
+        let Self { groups, of_engine, .. } = self;
+        let seen: u64 = of_engine.0.iter().map(|group| group.items).sum();
+        for (number, group) in of_engine.0.drain(..).enumerate().filter(|(_, one)| one.items > 0) {
             let group = items.map_or(group, |items| group.scaled(items.max(seen), seen)); // N1
             groups.add(number, group);
         }
@@ -199,16 +199,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_census_adds_the_items_of_all_shards() {
+    fn a_census_adds_the_items_of_all_engines() {
         let mut census = Census::default();
         let mut notes = Vec::new();
         take_note(&mut notes, 1, 24, 9);
         take_note(&mut notes, 7, 300, 5);
         take_note(&mut notes, 1, 32, 4);
         census.add(&notes, 10);
-        census.end_shard(None);
+        census.end_engine(None);
         census.add(&notes[..NOTE_BYTES], 1);
-        census.end_shard(None);
+        census.end_engine(None);
         assert_eq!(census.of(1), Group { items: 3, bytes: 80, oldest: 4 });
         assert_eq!(census.of(7), Group { items: 1, bytes: 300, oldest: 5 });
         assert_eq!(census.of(2), Group::default());
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_was_not_walked_to_its_end_is_scaled_up() {
+    fn an_engine_that_was_not_walked_to_its_end_is_scaled_up() {
         let mut census = Census::default();
         let mut notes = Vec::new();
         take_note(&mut notes, 1, 24, 9);
@@ -226,10 +226,10 @@ mod tests {
         take_note(&mut notes, 2, 100, 9);
         census.add(&notes, CENSUS_ITEMS_MAX / 2);
         assert!(census.is_enough(2) && !census.is_enough(1));
-        census.end_shard(Some(3_000));
+        census.end_engine(Some(3_000));
         assert_eq!(census.of(1).items, 1_000);
         assert_eq!(census.of(2), Group { items: 2_000, bytes: 200_000, oldest: 9 });
-        assert!(!census.is_enough(2), "the next shard begins");
+        assert!(!census.is_enough(2), "the next engine begins");
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         let mut notes = Vec::new();
         take_note(&mut notes, u32::try_from(SIZE_STEPS_MAX).expect("few"), 24, 9);
         census.add(&notes, 1);
-        census.end_shard(None);
+        census.end_engine(None);
         assert!(census.memory_bytes() <= CENSUS_BYTES_MAX, "N2");
         census.end();
         assert!(census.serves(Grouping::Sizes, first) && !census.serves(Grouping::Sizes, later));

@@ -9,11 +9,11 @@
 //!      ^           +-- Later --> waiters --+
 //!      +-------(its ticket is named)-------+
 //!
-//! pieces of listings --(one a tick, by the core of the shard)--> done
+//! pieces of listings --(one a tick, by the home core)--> done
 //! ```
 //!
 //! Each core that holds the engine executes requests of the queue, and those whose ticket the
-//! engine has named. Only the core of the shard executes pieces, once a tick.
+//! engine has named. Only the home core of the engine executes pieces, once a tick.
 //!
 //! Invariants:
 //! - B1  Requests about one key are executed in the order in which they came: while one of them is
@@ -34,7 +34,7 @@ use crate::waiting::calls::Calls;
 use crate::waiting::parked::{Ask, Parked};
 use crate::waiting::waiters::Waiters;
 
-/// The requests of one shard that wait within the lock of its engine.
+/// The requests that wait within the lock of one engine.
 pub(crate) struct Backlog<E: Engine> {
     /// Completed operations on files of the engine.
     completions: Chain<Parked<E>>,

@@ -43,6 +43,35 @@ struct Home {
     upkeep: Upkeep,
 }
 
+impl Home {
+    /// Executes requests that wait with the engine ([`Engines::step_backlog`]). Returns whether
+    /// there were any.
+    #[inline]
+    fn step_backlog<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) -> bool {
+        let Stepped { is_left, executed } =
+            engines.step_backlog(self.engine, context, self.is_left);
+        self.is_left = is_left;
+        executed > 0
+    }
+
+    /// Has the engine do a step of upkeep. Returns what is due still.
+    #[inline]
+    fn maintain<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) -> Upkeep {
+        match engines.take(self.engine, context) {
+            Some(mut engine) => {
+                let is_due = engine.maintain(&context.now()) > 0;
+                self.upkeep = if is_due { Upkeep::Due } else { Upkeep::Nothing };
+                if !is_due {
+                    engine.release_unchanged();
+                }
+            }
+            None if self.upkeep != Upkeep::Nothing => self.upkeep = Upkeep::Held,
+            None => {}
+        }
+        self.upkeep
+    }
+}
+
 /// The engines whose home is this core.
 #[derive(Debug)]
 pub(crate) struct HomeEngines {
@@ -66,9 +95,13 @@ impl HomeEngines {
     }
 
     /// Whether other cores have left requests. Cost: a load for each engine.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn have_visitors<E: Engine>(&self, engines: &Engines<E>) -> bool {
-        self.homes.iter().any(|home| engines.are_left(home.engine))
+        // Most cores are the home of one engine, and a loop would cost each tick some instructions.
+        match &self.homes[..] {
+            [one] => engines.are_left(one.engine),
+            several => several.iter().any(|home| engines.are_left(home.engine)),
+        }
     }
 
     /// Whether there is something to do in one of them that no core holds. Upkeep may have been due
@@ -108,41 +141,38 @@ impl HomeEngines {
     /// something has called. Returns whether there were any.
     ///
     /// Cost: four loads for each engine, if there is nothing to do.
+    #[inline]
     pub(crate) fn step_backlogs<E: Engine>(
         &mut self,
         context: &Context,
         engines: &Engines<E>,
     ) -> bool {
-        let mut any_executed = false;
-        self.is_left = false;
-        for home in &mut self.homes {
-            let Stepped { is_left, executed } =
-                engines.step_backlog(home.engine, context, home.is_left);
-            home.is_left = is_left;
-            self.is_left |= is_left;
-            any_executed |= executed > 0;
+        match &mut self.homes[..] {
+            [one] => {
+                let executed = one.step_backlog(context, engines);
+                self.is_left = one.is_left;
+                executed
+            }
+            several => {
+                // Each is stepped.
+                let step = |home: &mut Home| home.step_backlog(context, engines);
+                let executed = several.iter_mut().map(step).fold(false, |any, one| any | one);
+                self.is_left = several.iter().any(|home| home.is_left);
+                executed
+            }
         }
-        any_executed
     }
 
     /// Has each engine do a step of upkeep. If another core holds an engine, that core does it.
+    #[inline]
     pub(crate) fn maintain<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) {
-        let mut most = Upkeep::Nothing;
-        for home in &mut self.homes {
-            match engines.take(home.engine, context) {
-                Some(mut engine) => {
-                    let is_due = engine.maintain(&context.now()) > 0;
-                    home.upkeep = if is_due { Upkeep::Due } else { Upkeep::Nothing };
-                    if !is_due {
-                        engine.release_unchanged();
-                    }
-                }
-                None if home.upkeep != Upkeep::Nothing => home.upkeep = Upkeep::Held,
-                None => {}
+        self.upkeep = match &mut self.homes[..] {
+            [one] => one.maintain(context, engines),
+            several => {
+                let each = several.iter_mut().map(|home| home.maintain(context, engines));
+                each.max().unwrap_or_default()
             }
-            most = most.max(home.upkeep);
-        }
-        self.upkeep = most;
+        };
     }
 }
 

@@ -215,8 +215,10 @@ impl<E: Engine> Records<E> {
 
     /// Lists connections as resumable that wait for a record (R1).
     pub(crate) fn resume(&mut self, clients: &mut Clients<E::Pinned>) {
-        self.small.resume(clients);
-        self.large.resume(clients);
+        if self.may_resume() {
+            self.small.resume(clients);
+            self.large.resume(clients);
+        }
     }
 
     /// Delivers the answers that have come back (R3), and keeps the requests of other cores that

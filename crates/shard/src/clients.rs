@@ -43,7 +43,7 @@ pub(crate) struct Clients<P> {
     pub(crate) resumable: Vec<ClientIndex>,
     /// Clients with input that wait for their turn.
     pub(crate) run_queue: RunQueue,
-    /// Connections whose next login is checked later (`turns`, T1).
+    /// Connections whose next login is checked later (`logins`, T1).
     pub(crate) login_turns: LoginTurns,
     /// Replies that wait until changes are durable.
     pub(crate) fences: Fences,
@@ -65,7 +65,7 @@ pub(crate) struct Watching {
 }
 
 /// The connections of a shard whose next login must wait because their last login has failed, each
-/// with the time from which the login may be checked (`turns`, T1).
+/// with the time from which the login may be checked (`logins`, T1).
 #[derive(Debug, Default)]
 pub(crate) struct LoginTurns {
     delayed: BTreeSet<(u64, ConnectionIndex)>,
@@ -75,7 +75,7 @@ impl LoginTurns {
     /// Lists a connection until `retry_ns`.
     pub(crate) fn delay(&mut self, connection: ConnectionIndex, retry_ns: u64) {
         let is_new = self.delayed.insert((retry_ns, connection));
-        assert!(is_new, "turns, T1: it waits once");
+        assert!(is_new, "logins, T1: it waits once");
     }
 
     /// The earliest of these times.
@@ -93,7 +93,7 @@ impl LoginTurns {
     /// Removes a connection that closes. It was listed until `retry_ns`.
     pub(crate) fn forget(&mut self, connection: ConnectionIndex, retry_ns: u64) {
         let was_listed = self.delayed.remove(&(retry_ns, connection));
-        debug_assert!(was_listed, "turns, T1");
+        debug_assert!(was_listed, "logins, T1");
     }
 }
 

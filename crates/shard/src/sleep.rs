@@ -45,7 +45,7 @@ impl<E: Engine> Resting<'_, E> {
     }
 
     /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
-    /// a login that waits (`turns`, T1), or until a home engine wants to be entered.
+    /// a login that waits (`logins`, T1), or until a home engine wants to be entered.
     pub(crate) fn longest_sleep(&self) -> Wait {
         let Self { context, engines, clients, homes, late } = self;
         let wait = match context.core.0 {

@@ -11,7 +11,7 @@
 //!   poll            receives events from the I/O backend           io
 //!   read_clock      reads the clock
 //!   sort_events     passes each event on; resumes connections      arrive, accept,
-//!                   that waited                                    datagrams, turns
+//!                   that waited                                    datagrams, logins
 //!   complete        passes completed operations on files to        files
 //!                   their engines
 //!   take_answers    takes answers to requests that were parked     records

@@ -1,6 +1,6 @@
 //! Which logins fail and which wait for a check, shared by all shards of the process.
 //!
-//! Upstream:   `login` asks for checks; `turns`, `send` and `accept` report logins that no longer
+//! Upstream:   `login` asks for checks; `logins`, `send` and `accept` report logins that no longer
 //!             wait.
 //! Downstream: `kachel_net::Attempts` decides; `tick` reads when a login of its shard is called
 //!             next, and sleeps until then.

@@ -10,7 +10,7 @@
 //! | a connection | the end of a listing, or answers to its parked requests | `pause` |
 //! | a connection | a record for its next request | `records` |
 //! | a client whose turn is over | the clients before it in the run queue | `connections/arrive` |
-//! | a login | its turn | `turns` |
+//! | a login | its turn | `logins` |
 //! | a request for an engine that another core holds | the holder | `engines`, `mailboxes` |
 //! | a request that its engine delays | what is fetched, or its time | `backlog`, `waiters` |
 //! | an operation on a file | room in the backend of a core | `files`, `calls` |
@@ -18,7 +18,7 @@
 //! | a store whose room other cores still read | the reader in its way | `calls` |
 
 pub(crate) mod pause;
-pub(crate) mod turns;
+pub(crate) mod logins;
 pub(crate) mod files;
 pub(crate) mod records;
 pub(crate) mod held;

@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - I1  A paused connection whose wait is over is dirty, resumable, or in the list of `records`.
-//!   `arrive` ends the wait for a turn, and `turns` the wait of a login. Any other wait ends only
+//!   `arrive` ends the wait for a turn, and `logins` the wait of a login. Any other wait ends only
 //!   when a block was sent or replies were settled, and `send` checks the connection after both. So
 //!   no tick checks all paused connections.
 

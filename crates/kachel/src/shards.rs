@@ -27,8 +27,8 @@ use kachel_options::{
     ServeOptions, TEST_ENGINES_ENV, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
-    Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions, Shared,
-    SharedOptions, Shutdown, Turn, UdpOptions,
+    AfterTick, Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions, Shared,
+    SharedOptions, Shutdown, UdpOptions,
 };
 
 use crate::caches::ServedEngines;
@@ -575,7 +575,7 @@ fn run<I: Files, E: FileEngine>(
     for (entry, socket) in datagrams {
         shard.receive_datagrams(socket, plan.udp_endpoint(entry));
     }
-    while shard.tick()? == Turn::Again {
+    while shard.tick()? == AfterTick::Again {
         match plan.shared.take_shutdown() {
             None => {}
             Some(Shutdown::Plain) => kachel_host::ask_to_terminate(),

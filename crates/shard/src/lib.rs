@@ -1,7 +1,7 @@
 //! The work of one core: the tick, routing, requests that are parked, counters, listings.
 //!
 //! Upstream:   `kachel` starts one thread per shard. The thread calls `Shard::tick` until it
-//!             returns `Turn::Finished`.
+//!             returns `AfterTick::Finished`.
 //! Downstream: `net` for connections, `wire` for bytes, an engine for items, `io` for the kernel.
 //!
 //! Reading order: `tick`, which calls all stages; then the folders and files in the order of the
@@ -53,7 +53,7 @@ pub use observe::engine_counters::EngineCounters;
 pub use request::batch::BATCH_REQUESTS_MAX;
 pub use request::form::LISTED_ITEMS_PER_TICK_MAX;
 pub use stats::holdings::Holdings;
-pub use tick::{Shard, ShardOptions, Turn};
+pub use tick::{AfterTick, Shard, ShardOptions};
 pub use waiting::engines::Engines;
 pub use waiting::files::FileEngine;
 pub use waiting::inspect::Hold;

@@ -91,7 +91,7 @@ pub struct ShardOptions {
 
 /// What the caller must do after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum AfterTick {
     /// Call `tick` again.
     Again,
     /// Stop calling: the process stops, and no client of any shard still waits for a reply.
@@ -228,7 +228,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     ///
     /// If there is nothing to do, sleeps until an event arrives, or for 100 ms if there may be
     /// something to do in the next second. Errors: the I/O backend cannot report events any more.
-    pub fn tick(&mut self) -> std::io::Result<Turn> {
+    pub fn tick(&mut self) -> std::io::Result<AfterTick> {
         let wait = self.prepare_wait();
         self.complete_tick(wait)
     }
@@ -277,7 +277,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// Runs the second half of a tick: polls, then calls the stages.
     ///
     /// Errors: the I/O backend cannot report events any more.
-    pub fn complete_tick(&mut self, wait: Wait) -> std::io::Result<Turn> {
+    pub fn complete_tick(&mut self, wait: Wait) -> std::io::Result<AfterTick> {
         self.poll(wait)?;
         self.read_clock();
         self.sort_events();
@@ -571,9 +571,9 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// Ends the shard once the process stops. The first call stops accepting clients; each client
     /// then still gets the replies that it is owed, and each rejected client its line. Returns
     /// `Finished` when no shard has a client and this shard has no rejected socket.
-    fn finish(&mut self) -> Turn {
+    fn finish(&mut self) -> AfterTick {
         if !self.context.shared.is_stopping() {
-            return Turn::Again;
+            return AfterTick::Again;
         }
         let begins = self.acceptor.stop();
         if begins {
@@ -587,7 +587,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             self.acceptor.close(&self.context); // datagrams, I5
         }
         if begins {
-            return Turn::Again;
+            return AfterTick::Again;
         }
         if self.context.shared.are_clients_given_up() {
             self.give_up_clients();
@@ -604,7 +604,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             && self.engines.mailboxes().is_empty(self.context.core)
             && self.context.files_in_flight.get() == 0 // files, S4
             && !self.context.has_outgoing.get();
-        if is_over { Turn::Finished } else { Turn::Again }
+        if is_over { AfterTick::Finished } else { AfterTick::Again }
     }
 
     /// Closes the clients that have not taken their replies. Notes whether one was owed any.

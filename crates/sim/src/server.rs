@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use kachel_engine::{Common as _, EngineIndex, LeaseOptions, OpenEngines, Seeds};
 use kachel_io::Wait;
-use kachel_shard::{Engines, Hold, PlainOptions, Turn};
+use kachel_shard::{AfterTick, Engines, Hold, PlainOptions};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
 use crate::options::{Fault, Options};
@@ -198,13 +198,13 @@ impl<E: Subject> Server<E> {
         let busy = || counters.busy_ticks.value();
         let (before, closes_before) = (busy(), shard.pinned_closes());
         let overslept = std::mem::take(&mut thread.overslept) && !shard.io_mut().stir();
-        let turn = shard.complete_tick(wait).expect("memory never fails");
+        let after = shard.complete_tick(wait).expect("memory never fails");
         if overslept && busy() != before {
             return Err(format!("shard {index} slept while it had something to do"));
         }
         self.handed_over += u64::from(index > 0 && counters.connections.value() > 0);
         let closes = shard.pinned_closes() - closes_before;
-        if turn == Turn::Finished {
+        if after == AfterTick::Finished {
             thread.state = State::Over;
             drop(held);
             self.wake(now_ns, queue);

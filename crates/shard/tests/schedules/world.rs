@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use kachel_io::{Around, Event, FarEnd, Io, Memory, Wait};
-use kachel_shard::{Shared, Turn};
+use kachel_shard::{AfterTick, Shared};
 use kachel_testkit::{World, WorldOptions, WorldShard, is_rest, setting};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
@@ -111,7 +111,7 @@ fn run_once(options: WorldOptions, clients: Vec<Client>, happened: &[AtomicU64; 
     for id in 0..usize::from(options.shards) {
         threads.push(thread::spawn(move || {
             let mut shard = SHARDS.with_borrow_mut(|shards| shards[id].take().expect("once"));
-            while shard.tick().expect("memory never fails") == Turn::Again {
+            while shard.tick().expect("memory never fails") == AfterTick::Again {
                 if options.plain.cores_max.is_some() {
                     let world = |world: &Option<World<Sleeper>>| {
                         let world = world.as_ref().expect("it is there until the end");

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use kachel_engine::EngineIndex;
 use kachel_io::{FarEnd, Wait};
-use kachel_shard::{PlainOptions, Turn};
+use kachel_shard::{AfterTick, PlainOptions};
 use kachel_wire::{Frame, Reply};
 
 use kachel_testkit::{World, WorldOptions};
@@ -16,8 +16,8 @@ const TURNS_MAX: usize = 100;
 const SOON_NS: u64 = 10_000_000;
 
 /// One tick of a shard, unless it has ended.
-fn tick(world: &mut World, shard: usize, turns: &mut [Turn]) {
-    if turns[shard] == Turn::Again {
+fn tick(world: &mut World, shard: usize, turns: &mut [AfterTick]) {
+    if turns[shard] == AfterTick::Again {
         turns[shard] = world.shards[shard].tick().expect("memory never fails");
     }
 }
@@ -25,7 +25,7 @@ fn tick(world: &mut World, shard: usize, turns: &mut [Turn]) {
 #[test]
 fn a_client_that_comes_while_others_have_stopped_is_let_go() {
     let mut world = World::new(WorldOptions { shards: 3, ..WorldOptions::default() });
-    let mut turns = [Turn::Again; 3];
+    let mut turns = [AfterTick::Again; 3];
     world.shared.stop();
     for shard in [1, 2, 1, 2] {
         tick(&mut world, shard, &mut turns);
@@ -35,27 +35,27 @@ fn a_client_that_comes_while_others_have_stopped_is_let_go() {
     for turn in 0..3 * TURNS_MAX {
         tick(&mut world, turn % 3, &mut turns);
     }
-    assert_eq!(turns, [Turn::Finished; 3]);
+    assert_eq!(turns, [AfterTick::Finished; 3]);
     assert!(clients.iter().all(FarEnd::is_finished));
 }
 
 #[test]
 fn a_shard_that_waits_for_the_last_client_of_another_looks_again_soon() {
     let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
-    let mut turns = [Turn::Again; 2];
+    let mut turns = [AfterTick::Again; 2];
     world.shared.stop();
     // The other shard has not stopped, so it may still have clients.
     for _ in 0..TURNS_MAX {
         tick(&mut world, 0, &mut turns);
     }
-    assert_eq!(turns[0], Turn::Again);
+    assert_eq!(turns[0], AfterTick::Again);
     let Wait::AtMostNs(ns) = world.shards[0].prepare_wait() else { panic!("it has nothing to do") };
     assert!(ns <= SOON_NS, "{ns}");
     for _ in 0..TURNS_MAX {
         tick(&mut world, 1, &mut turns);
         tick(&mut world, 0, &mut turns);
     }
-    assert_eq!(turns, [Turn::Finished; 2]);
+    assert_eq!(turns, [AfterTick::Finished; 2]);
 }
 
 #[test]
@@ -75,12 +75,12 @@ fn a_reply_that_was_begun_is_finished() {
     (0..TURNS_MAX).for_each(|_| world.turn());
     world.shared.stop();
     client.allow_all();
-    let mut turns = [Turn::Again];
+    let mut turns = [AfterTick::Again];
     for _ in 0..TURNS_MAX * TURNS_MAX {
         tick(&mut world, 0, &mut turns);
     }
     let reply = client.read();
-    assert_eq!(turns, [Turn::Finished]);
+    assert_eq!(turns, [AfterTick::Finished]);
     assert!(reply.len() > 1_000 * 10_000 && reply.ends_with(b"END\r\n"), "{} bytes", reply.len());
 }
 
@@ -99,9 +99,9 @@ fn the_end_waits_for_a_rejected_client_until_clients_are_given_up() {
         rejected.stall();
         (0..TURNS_MAX).for_each(|_| world.turn());
         world.shared.stop();
-        let mut turns = [Turn::Again];
+        let mut turns = [AfterTick::Again];
         (0..TURNS_MAX).for_each(|_| tick(&mut world, 0, &mut turns));
-        assert!(served.is_closed() && !rejected.is_closed() && turns == [Turn::Again]);
+        assert!(served.is_closed() && !rejected.is_closed() && turns == [AfterTick::Again]);
         if takes_it {
             rejected.allow_all();
         } else {
@@ -110,7 +110,7 @@ fn the_end_waits_for_a_rejected_client_until_clients_are_given_up() {
         (0..TURNS_MAX).for_each(|_| tick(&mut world, 0, &mut turns));
         let line = if takes_it { Reply::TooManyConnections.bytes() } else { b"" };
         assert_eq!(rejected.read(), line);
-        assert!(rejected.is_closed() && turns == [Turn::Finished]);
+        assert!(rejected.is_closed() && turns == [AfterTick::Finished]);
     }
 }
 
@@ -127,14 +127,14 @@ fn requests_of_a_client_that_is_given_up_are_executed_before_the_end() {
     (0..TURNS_MAX).for_each(|_| world.turn());
     assert!(world.parked() > 0 && client.read().is_empty(), "the requests wait");
     world.shared.stop();
-    let mut turns = [Turn::Again; 2];
+    let mut turns = [AfterTick::Again; 2];
     (0..TURNS_MAX).for_each(|turn| tick(&mut world, turn % 2, &mut turns));
     world.shared.give_up_clients();
     (0..TURNS_MAX).for_each(|turn| tick(&mut world, turn % 2, &mut turns));
-    assert_eq!(turns, [Turn::Again; 2], "the requests are not executed yet");
+    assert_eq!(turns, [AfterTick::Again; 2], "the requests are not executed yet");
     drop(held);
     (0..TURNS_MAX).for_each(|turn| tick(&mut world, turn % 2, &mut turns));
-    assert_eq!(turns, [Turn::Finished; 2]);
+    assert_eq!(turns, [AfterTick::Finished; 2]);
     assert!(world.holdings().all(|held| held.reply_slots == 0), "nothing of the client is left");
     assert_eq!(world.holdings().map(|held| held.items).sum::<u64>(), 9);
 }
@@ -159,11 +159,11 @@ fn no_shard_ends_before_an_exchange_that_needs_it() {
     let peer = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), 30_000));
     world.send_datagram(1, peer, &[&frame.bytes()[..], get.as_bytes()].concat());
     world.shared.stop();
-    let mut turns = [Turn::Again; 2];
+    let mut turns = [AfterTick::Again; 2];
     tick(&mut world, 1, &mut turns);
     (0..TURNS_MAX).for_each(|_| tick(&mut world, 0, &mut turns));
     (0..TURNS_MAX).for_each(|turn| tick(&mut world, turn % 2, &mut turns));
-    assert_eq!(turns, [Turn::Finished; 2]);
+    assert_eq!(turns, [AfterTick::Finished; 2]);
     let replies = world.take_datagrams(1);
     let reply: Vec<u8> = replies.iter().flat_map(|(_, datagram)| &datagram[8..]).copied().collect();
     let wanted = [format!("VALUE {key} 0 1\r\nx\r\n").repeat(KEYS), "END\r\n".into()].concat();

@@ -27,8 +27,8 @@ use kachel_options::{
     ServeOptions, TEST_ENGINES_ENV, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
-    AfterTick, Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions, Shared,
-    SharedOptions, Shutdown, UdpOptions,
+    AfterTick, Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions,
+    Shared, SharedOptions, Shutdown, UdpOptions,
 };
 
 use crate::caches::ServedEngines;

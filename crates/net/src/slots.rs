@@ -76,7 +76,7 @@ struct Slot<S> {
     room: AnswerRoom,
     first_chunk: u32,
     last_chunk: u32,
-    connection: ClientIndex,
+    client: ClientIndex,
     orphaned: bool,
     /// What must come before the slot is sent, and all behind it (`outbox`, I6).
     fence: Option<Fence>,
@@ -150,7 +150,7 @@ impl<S> Slots<S> {
             room,
             first_chunk: NONE,
             last_chunk: NONE,
-            connection,
+            client: connection,
             orphaned: false,
             fence: None,
             stream: None,
@@ -240,7 +240,7 @@ impl<S> Slots<S> {
     /// The client whose reply this slot is for. `None` if that client is gone.
     pub fn connection(&self, slot: SlotIndex) -> Option<ClientIndex> {
         let slot = &self.slots[slot.0 as usize];
-        (!slot.orphaned).then_some(slot.connection)
+        (!slot.orphaned).then_some(slot.client)
     }
 
     /// Notes that one of the answers that `slot` awaits has come. An orphan is freed with its last

@@ -138,7 +138,7 @@ impl<P: ReadValue> Clients<P> {
         }
         let outbox = open.outbox_mut();
         let Self { slots, blocks, fences, .. } = self;
-        Some(ToClient { outbox, slots, blocks, fences, connection })
+        Some(ToClient { outbox, slots, blocks, fences, client: connection })
     }
 
     /// Puts the clients whose fences are reached on the list of dirty connections (I1). Cost: a

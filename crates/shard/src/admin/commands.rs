@@ -43,7 +43,7 @@ pub(crate) struct Administration<'a, E: Engine> {
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) listings: &'a mut Listings,
-    pub(crate) connection: ClientIndex,
+    pub(crate) client: ClientIndex,
     /// The head that replies of the binary protocol repeat. `None` in other protocols.
     pub(crate) head: Option<BinaryHead>,
     /// The name of the I/O backend, for `stats`.
@@ -81,7 +81,7 @@ impl<E: Engine> Administration<'_, E> {
         };
         match self.by_any(admin) {
             Some(done) => done,
-            None => match self.connection.connection() {
+            None => match self.client.connection() {
                 Some(connection) => self.by_connection(connection, admin),
                 None => self.done(Reply::NotOverUdp, is_silent(admin)),
             },
@@ -105,7 +105,7 @@ impl<E: Engine> Administration<'_, E> {
             Admin::Quit => {
                 // Only the binary protocol has a reply to it.
                 let replies = self.head.is_some();
-                self.clients.drain(self.connection, CloseReason::Normal);
+                self.clients.drain(self.client, CloseReason::Normal);
                 self.done(Reply::Ok, !replies)
             }
             Admin::Settled { reply: Reply::InvalidShutdownMode, .. } if !shutdown_allowed => {
@@ -126,7 +126,7 @@ impl<E: Engine> Administration<'_, E> {
     ) -> Result<(), Awaits> {
         let context = self.context;
         let options = &context.shared.options;
-        debug_assert!(!self.connection.is_exchange(), "it has a socket");
+        debug_assert!(!self.client.is_exchange(), "it has a socket");
         match *admin {
             Admin::Shutdown { .. } if !options.plain.shutdown_allowed => {
                 self.done(Reply::ShutdownNotEnabled, false)
@@ -171,14 +171,14 @@ impl<E: Engine> Administration<'_, E> {
     #[expect(clippy::unnecessary_wraps, reason = "what every request ends with")]
     fn done(&mut self, reply: Reply, noreply: bool) -> Result<(), Awaits> {
         if !noreply {
-            self.clients.reply(self.connection, self.head, reply);
+            self.clients.reply(self.client, self.head, reply);
         }
         Ok(())
     }
 
     fn version(&mut self) {
         let version = self.context.shared.options.version.as_bytes();
-        let Some(mut sink) = self.clients.answering(self.connection) else { return };
+        let Some(mut sink) = self.clients.answering(self.client) else { return };
         debug_assert!(!version.is_empty(), "a server has a version");
         match self.head {
             Some(head) => head.put_body(&mut sink, version),
@@ -206,7 +206,7 @@ impl<E: Engine> Administration<'_, E> {
     ///
     /// Errors: they have not, so a request about all shards must wait.
     fn settle_before(&self) -> Result<(), Awaits> {
-        let open = self.clients.connections.get(self.connection);
+        let open = self.clients.connections.get(self.client);
         let awaits = open.is_some_and(|open| open.outbox().awaits_answers());
         if awaits { Err(Awaits) } else { Ok(()) }
     }
@@ -404,7 +404,7 @@ impl<E: Engine> Administration<'_, E> {
 
     /// Whether replies to earlier requests were not sent yet.
     fn is_pipelined(&self) -> bool {
-        let open = self.clients.connections.get(self.connection);
+        let open = self.clients.connections.get(self.client);
         open.is_some_and(|open| open.outbox().has_unsent() || open.outbox().slots_in_use() > 0)
     }
 }

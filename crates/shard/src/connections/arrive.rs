@@ -241,7 +241,7 @@ impl Arrivals {
         debug_assert!(self.taken.is_empty(), "the last tick has kept all tails");
         for entry in &mut self.ready {
             if entry.lent.is_none() && !entry.is_gone {
-                let Some(open) = clients.connections.get_mut(entry.connection) else { continue };
+                let Some(open) = clients.connections.get_mut(entry.client) else { continue };
                 entry.tail = Some(u32::try_from(self.taken.len()).expect("fewer than 2^32"));
                 entry.tail_bytes = open.input().memory_bytes();
                 self.taken.push(open.input_mut().take());
@@ -270,7 +270,7 @@ impl Arrivals {
                 continue; // I3
             }
             self.keep_rest(io, values, place, sweep);
-            let connection = self.ready[place].connection;
+            let connection = self.ready[place].client;
             let mut held = HeldEngines::new(values.engines, values.context);
             charge_input(values.context, &mut held, values.clients, connection);
         }
@@ -290,7 +290,7 @@ impl Arrivals {
         let entry = &self.ready[place];
         let rest_bytes = Inputs { io, taken: &self.taken }.of(entry).len() - entry.offset;
         debug_assert!(entry.tail.is_none() || entry.lent.is_none(), "one input a connection");
-        let connection = entry.connection;
+        let connection = entry.client;
         let Some(open) = values.clients.connections.get_mut(connection) else { return };
         open.clear_ready();
         let mut tail = match entry.tail {

@@ -242,7 +242,7 @@ impl Balance {
         mut hand_over: impl FnMut((SocketId, ConnectionIndex), CoreIndex),
     ) {
         for ready in arrivals.ready.iter().filter(|ready| !ready.is_gone) {
-            let Some(connection) = ready.connection.connection() else { continue }; // I3
+            let Some(connection) = ready.client.connection() else { continue }; // I3
             let Some(open) = clients.connections.get_mut(connection) else { continue };
             debug_assert!(open.ready().is_none(), "it was served");
             if let Some(core) = self.choose_one(open) {
@@ -263,7 +263,7 @@ impl Balance {
         debug_assert!(matches!(self.plan, Plan::Part { .. }), "the number of awake cores rises");
         for ready in arrivals.ready.iter_mut().filter(|ready| !ready.is_gone) {
             debug_assert!(ready.offset == 0 && !ready.ended, "it is not served yet");
-            let Some(connection) = ready.connection.connection() else { continue }; // I3
+            let Some(connection) = ready.client.connection() else { continue }; // I3
             let Some(open) = clients.connections.get_mut(connection) else { continue };
             if ready.lent.is_some()
                 && open.may_leave()

@@ -26,7 +26,7 @@ pub const BATCH_REQUESTS_MAX: usize = kachel_engine::BATCH_MAX;
 /// A connection, or an exchange, whose input is served in this tick.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub(crate) connection: ClientIndex,
+    pub(crate) client: ClientIndex,
     /// The input, if `io` lent it. `None` if the input is in a tail.
     pub(crate) lent: Option<Lent>,
     /// The index of the taken tail that holds the input, if the input is in a tail.
@@ -56,12 +56,12 @@ impl Ready {
     /// `None`, its tail is served.
     pub(crate) fn add(
         ready: &mut Vec<Self>,
-        connection: impl Into<ClientIndex>,
+        client: impl Into<ClientIndex>,
         lent: Option<Lent>,
     ) -> u32 {
         let place = u32::try_from(ready.len()).expect("sockets are numbered in 32 bits");
         ready.push(Self {
-            connection: connection.into(),
+            client: client.into(),
             lent,
             tail: None,
             tail_bytes: 0,

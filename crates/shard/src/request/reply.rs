@@ -65,26 +65,26 @@ pub(crate) struct ToClient<'a, P> {
     pub(crate) slots: &'a mut Slots<LargeValue<P>>,
     pub(crate) blocks: &'a mut BlockPool,
     pub(crate) fences: &'a mut Fences,
-    pub(crate) connection: ClientIndex,
+    pub(crate) client: ClientIndex,
 }
 
 impl<P: ReadValue> ToClient<'_, P> {
     /// Sends a large value after the formatted text.
     pub(crate) fn value(&mut self, value: LargeValue<P>) {
         let stream = Stream::new(value);
-        self.outbox.stream(stream, self.connection, self.blocks, self.slots);
+        self.outbox.stream(stream, self.client, self.blocks, self.slots);
     }
 }
 
 impl<P> Sink for ToClient<'_, P> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        self.outbox.text(bytes, self.connection, self.blocks, self.slots);
+        self.outbox.text(bytes, self.client, self.blocks, self.slots);
     }
 
     #[inline]
     fn put_all<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) {
-        self.outbox.text_all(pieces, self.connection, self.blocks, self.slots);
+        self.outbox.text_all(pieces, self.client, self.blocks, self.slots);
     }
 }
 
@@ -96,15 +96,15 @@ impl<P> ReplySink for ToClient<'_, P> {
 
     #[cold]
     fn descriptor(&self, log: &Log) -> i32 {
-        log.descriptor(self.connection)
+        log.descriptor(self.client)
     }
 
     #[inline]
     fn depends_on(&mut self, engine: EngineIndex, durability: Durability) {
         if let Some(fence) = fence_of(engine, durability)
-            && self.outbox.fence(fence, self.connection, self.slots)
+            && self.outbox.fence(fence, self.client, self.slots)
         {
-            self.fences.add(fence, self.connection);
+            self.fences.add(fence, self.client);
         }
     }
 }

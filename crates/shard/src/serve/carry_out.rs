@@ -55,7 +55,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         staged: &Staged<'_>,
         guess: Option<GuessOf<E>>,
     ) {
-        let connection = ready.connection;
+        let connection = ready.client;
         if ready.is_worked_out() || self.left_bytes == 0 {
             return self.rewind(ready, staged, Blocked::Turn); // work, W1
         }
@@ -81,7 +81,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     #[cold]
     fn rewind(&mut self, ready: &mut Ready, staged: &Staged<'_>, blocked: Blocked) {
         debug_assert!(!ready.ended, "it is rewound once");
-        let connection = ready.connection;
+        let connection = ready.client;
         (ready.ended, ready.offset) = (true, staged.start);
         let Self { context, clients, records, .. } = self;
         match blocked {
@@ -111,7 +111,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         guess: Option<GuessOf<E>>,
         awaits: bool,
     ) -> Result<(), NoRecord> {
-        let connection = ready.connection;
+        let connection = ready.client;
         let is_own = self.context.is_home_of(staged.owner);
         if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
             return Ok(()); // beside, B2

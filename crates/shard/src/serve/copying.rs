@@ -39,7 +39,7 @@ pub(crate) fn copy_hot<E: Engine>(
 ) {
     debug_assert!(context.shared.options.copies.is_some(), "the caller has looked");
     for staged in batch.iter() {
-        if ready[staged.ready as usize].connection.is_exchange() {
+        if ready[staged.ready as usize].client.is_exchange() {
             copy_if_hot(context, held, batch, staged);
         }
     }

@@ -111,10 +111,10 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
 
     /// Adds a client to the run queue. The rest of its input is served in a later tick.
     pub(super) fn queue(&mut self, index: usize, join: Join) {
-        let Ready { connection, ended, .. } = self.ready[index];
+        let Ready { client, ended, .. } = self.ready[index];
         if !ended {
             self.ready[index].ended = true;
-            self.on.clients.await_turn(self.on.context, connection, join);
+            self.on.clients.await_turn(self.on.context, client, join);
         }
     }
 }

@@ -115,7 +115,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.ready[index].has_begun = true;
         self.has_only_staged = false;
         self.begun = Begun::NONE;
-        let Ready { connection, is_gone, .. } = self.ready[index];
+        let Ready { client: connection, is_gone, .. } = self.ready[index];
         if is_gone {
             return; // arrive, I3
         }
@@ -399,14 +399,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Pauses a connection. The rest of its input is served in a later tick.
     fn wait(&mut self, index: usize, waiting: Waiting) {
         self.ready[index].ended = true;
-        self.on.clients.pause(self.on.context, self.ready[index].connection, waiting);
+        self.on.clients.pause(self.on.context, self.ready[index].client, waiting);
     }
 
     /// Pauses a connection until there is a record for its next request.
     fn wait_for_record(&mut self, index: usize, none: NoRecord) {
         self.ready[index].ended = true;
         let Serving { context, clients, records, .. } = &mut *self.on;
-        clients.pause_for_record(context, records, self.ready[index].connection, none);
+        clients.pause_for_record(context, records, self.ready[index].client, none);
     }
 
     /// Stages each remaining key of a retrieval as a request of its own. `line` is the input from
@@ -588,13 +588,13 @@ impl<E: Engine> Serving<'_, E> {
     }
 
     /// The parts of a shard that an administrative request needs.
-    fn administration(&mut self, connection: ClientIndex) -> Administration<'_, E> {
+    fn administration(&mut self, client: ClientIndex) -> Administration<'_, E> {
         Administration {
             context: self.context,
             engines: self.engines,
             clients: self.clients,
             listings: self.listings,
-            connection,
+            client,
             head: None,
             io_kind: self.io_kind,
         }

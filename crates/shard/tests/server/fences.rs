@@ -16,7 +16,7 @@ use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{
     Clock as _, FILE_OPERATIONS_MAX, FarEnd, FileOperation, FileWork, FolderHandle, ManualClock,
 };
-use kachel_shard::Turn;
+use kachel_shard::AfterTick;
 use kachel_stdx::Place;
 use kachel_testkit::{World, WorldOptions};
 
@@ -419,7 +419,7 @@ fn a_server_that_ends_waits_for_its_operations_on_files() {
     bench.world.shared.give_up_clients();
     for _ in 0..20 {
         let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
-        assert!(turns.collect::<Vec<_>>()[0] == Turn::Again, "5 operations are in flight");
+        assert!(turns.collect::<Vec<_>>()[0] == AfterTick::Again, "5 operations are in flight");
     }
     while let Some(due_ns) = disk.next_due_ns() {
         bench.disk_clock.advance_ns(due_ns.saturating_sub(bench.disk_clock.now_ns()));
@@ -427,7 +427,7 @@ fn a_server_that_ends_waits_for_its_operations_on_files() {
     }
     let over = |bench: &mut Bench| {
         let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
-        turns.fold(true, |over, turn| over & (turn == Turn::Finished))
+        turns.fold(true, |over, turn| over & (turn == AfterTick::Finished))
     };
     assert!((0..20).any(|_| over(&mut bench)), "nothing is left");
 }

@@ -13,6 +13,7 @@ use kachel_io::Wait;
 use crate::clients::Clients;
 use crate::connections::late::LateClients;
 use crate::context::Context;
+use crate::waiting::calls::NEVER_NS;
 use crate::waiting::engines::Engines;
 use crate::waiting::homes::HomeEngines;
 
@@ -36,6 +37,7 @@ pub(crate) struct Resting<'a, E: Engine> {
 
 impl<E: Engine> Resting<'_, E> {
     /// Whether other cores have brought something, or left requests. Cost: a few loads.
+    #[inline]
     pub(crate) fn has_visitors(&self) -> bool {
         let Self { engines, context, homes, .. } = self;
         debug_assert!(!context.owes_wakes(), "mailboxes, M2");
@@ -46,6 +48,7 @@ impl<E: Engine> Resting<'_, E> {
 
     /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
     /// a login that waits (`logins`, T1), or until a home engine wants to be entered.
+    #[inline]
     pub(crate) fn longest_sleep(&self) -> Wait {
         let Self { context, engines, clients, homes, late } = self;
         let wait = match context.core.0 {
@@ -55,14 +58,17 @@ impl<E: Engine> Resting<'_, E> {
             _ => Wait::Forever,
         };
         let now_ns = context.now_ns();
-        let deadline_ns = homes.next_deadline_ns(engines, now_ns);
-        let next_ns = clients.next_login_ns(context).into_iter().chain(deadline_ns).min();
-        next_ns.map_or(wait, |next_ns| wait.at_most_ns(next_ns.saturating_sub(now_ns)))
+        let login_ns = clients.next_login_ns(context).unwrap_or(NEVER_NS);
+        match login_ns.min(homes.next_deadline_ns(engines, now_ns)) {
+            NEVER_NS => wait,
+            next_ns => wait.at_most_ns(next_ns.saturating_sub(now_ns)),
+        }
     }
 
     /// Has each engine that holds back replies of this core wake it when more of the engine's
     /// changes are durable. Returns whether such a reply can be sent already (`fences`, F2). Cost:
     /// a load, if there is none.
+    #[inline]
     pub(crate) fn awaits_no_fence(&self) -> bool {
         let Self { engines, context, clients, .. } = self;
         !clients.fences.is_empty()
@@ -74,6 +80,7 @@ impl<E: Engine> Resting<'_, E> {
 
     /// Whether there is something to do in a home engine that no core holds
     /// ([`HomeEngines::may_enter`]).
+    #[inline]
     pub(crate) fn may_enter(&self) -> bool {
         let Self { engines, context, homes, .. } = self;
         homes.may_enter(context, engines)

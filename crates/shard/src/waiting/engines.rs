@@ -263,11 +263,10 @@ impl<E: Engine> Engines<E> {
         outgoing.expect("a core that panics ends the process")
     }
 
-    /// When an engine wants to be entered at the latest. `None`: never.
+    /// When an engine wants to be entered at the latest; [`NEVER_NS`] if the time does not matter.
     #[inline]
-    pub(crate) fn deadline_ns(&self, index: EngineIndex) -> Option<u64> {
-        let deadline_ns = self.calls(index).deadline_ns();
-        (deadline_ns != NEVER_NS).then_some(deadline_ns)
+    pub(crate) fn deadline_ns(&self, index: EngineIndex) -> u64 {
+        self.calls(index).deadline_ns()
     }
 
     /// Has the core that holds an engine wake the home core when it releases the engine (E4).
@@ -361,23 +360,28 @@ impl<E: Engine> Engines<E> {
     /// this once a tick for each of its engines. `is_left` says whether the last call has left any.
     ///
     /// Cost: four loads, if there is nothing to do.
+    #[inline]
     pub(crate) fn step_backlog(
         &self,
         index: EngineIndex,
         context: &Context,
         is_left: bool,
     ) -> Stepped {
-        let now_ns = context.now_ns();
-        let is_called = self.is_called(index, context);
-        if !is_left && !is_called && !self.are_left(index) {
+        if !is_left && !self.is_called(index, context) && !self.are_left(index) {
             return Stepped { is_left: false, executed: 0 };
         }
+        self.step_some_backlog(index, context)
+    }
+
+    #[inline(never)]
+    fn step_some_backlog(&self, index: EngineIndex, context: &Context) -> Stepped {
         debug_assert!(context.is_home_of(index), "each core steps its own backlogs");
         let Some(mut entered) = self.take(index, context) else {
             // The core that holds the engine executes what is left, or leaves it and wakes this
             // one. What has called stays, and this core wants the engine before it sleeps.
             return Stepped { is_left: false, executed: 0 };
         };
+        let now_ns = context.now_ns();
         if self.calls(index).deadline_ns() <= now_ns {
             let Kept { engine, backlog, .. } = entered.kept();
             engine.reach(now_ns, &mut |ticket| backlog.wake(ticket));

@@ -33,7 +33,8 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         Self { engines, context, entered: ArrayVec::new_const() }
     }
 
-    /// An engine. `None` in three cases: this core may not take it; another core holds it, but may release it before a later request of the batch; or this core holds as many
+    /// An engine. `None` in three cases: this core may not take it; another core holds it, but may
+    /// release it before a later request of the batch; or this core holds as many
     /// engines as a batch has requests.
     #[inline]
     pub(crate) fn get(&mut self, index: EngineIndex) -> Option<&mut Entered<'l, E>> {
@@ -64,7 +65,8 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         self.get(fullest).map(|entered| &mut **entered)
     }
 
-    /// Releases an engine if its hold has reached the bound (`work`, W2). So the parked requests are executed, and other cores may take the engine, before the next request of this
+    /// Releases an engine if its hold has reached the bound (`work`, W2). So the parked requests are
+    /// executed, and other cores may take the engine, before the next request of this
     /// batch.
     pub(crate) fn release_worked_out(&mut self, index: EngineIndex) {
         let is_worked_out =
@@ -106,7 +108,8 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
 }
 
 impl<E: Engine> Drop for HeldEngines<'_, E> {
-    /// Does a step of upkeep in each engine with another home core, which may sleep. Then releases all engines, and wakes the cores that wait for an answer (`mailboxes`, M2).
+    /// Does a step of upkeep in each engine with another home core, which may sleep. Then releases
+    /// all engines, and wakes the cores that wait for an answer (`mailboxes`, M2).
     fn drop(&mut self) {
         let Self { context, entered, .. } = self;
         let now = context.now();

@@ -20,6 +20,7 @@
 use kachel_engine::{Engine, EngineIndex};
 
 use crate::context::Context;
+use crate::waiting::calls::NEVER_NS;
 use crate::waiting::engines::{Engines, Stepped};
 
 /// The result of the last step of upkeep. The most urgent one is the greatest.
@@ -95,18 +96,15 @@ impl HomeEngines {
     }
 
     /// Whether other cores have left requests. Cost: a load for each engine.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn have_visitors<E: Engine>(&self, engines: &Engines<E>) -> bool {
-        // Most cores are the home of one engine, and a loop would cost each tick some instructions.
-        match &self.homes[..] {
-            [one] => engines.are_left(one.engine),
-            several => several.iter().any(|home| engines.are_left(home.engine)),
-        }
+        self.homes.iter().any(|home| engines.are_left(home.engine))
     }
 
     /// Whether there is something to do in one of them that no core holds. Upkeep may have been due
     /// while another core held the engine. If a core holds it, that core will wake this one
     /// (`engines`, E4). Cost: a few loads for each engine.
+    #[inline]
     pub(crate) fn may_enter<E: Engine>(&self, context: &Context, engines: &Engines<E>) -> bool {
         self.homes.iter().any(|home| {
             let is_called = engines.is_called(home.engine, context);
@@ -114,16 +112,15 @@ impl HomeEngines {
         })
     }
 
-    /// When the first of them wants to be entered, of those whose time has not come. One whose time
-    /// has come waits for the core that holds it ([`Self::may_enter`]). Cost: a load for each
-    /// engine.
-    pub(crate) fn next_deadline_ns<E: Engine>(
-        &self,
-        engines: &Engines<E>,
-        now_ns: u64,
-    ) -> Option<u64> {
-        let deadlines_ns = self.homes.iter().filter_map(|home| engines.deadline_ns(home.engine));
-        deadlines_ns.filter(|deadline_ns| *deadline_ns > now_ns).min()
+    /// When the first of them wants to be entered, of those whose time has not come; [`NEVER_NS`] if
+    /// there is none. One whose time has come waits for the core that holds it
+    /// ([`Self::may_enter`]). Cost: a load for each engine.
+    #[inline]
+    pub(crate) fn next_deadline_ns<E: Engine>(&self, engines: &Engines<E>, now_ns: u64) -> u64 {
+        self.homes.iter().fold(NEVER_NS, |next_ns, home| {
+            let deadline_ns = engines.deadline_ns(home.engine);
+            if deadline_ns > now_ns { next_ns.min(deadline_ns) } else { next_ns }
+        })
     }
 
     /// Whether no core holds any of them, and no requests wait with them.
@@ -147,32 +144,23 @@ impl HomeEngines {
         context: &Context,
         engines: &Engines<E>,
     ) -> bool {
-        match &mut self.homes[..] {
-            [one] => {
-                let executed = one.step_backlog(context, engines);
-                self.is_left = one.is_left;
-                executed
-            }
-            several => {
-                // Each is stepped.
-                let step = |home: &mut Home| home.step_backlog(context, engines);
-                let executed = several.iter_mut().map(step).fold(false, |any, one| any | one);
-                self.is_left = several.iter().any(|home| home.is_left);
-                executed
-            }
+        let (mut is_left, mut executed) = (false, false);
+        for home in &mut self.homes {
+            executed |= home.step_backlog(context, engines);
+            is_left |= home.is_left;
         }
+        self.is_left = is_left;
+        executed
     }
 
     /// Has each engine do a step of upkeep. If another core holds an engine, that core does it.
     #[inline]
     pub(crate) fn maintain<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) {
-        self.upkeep = match &mut self.homes[..] {
-            [one] => one.maintain(context, engines),
-            several => {
-                let each = several.iter_mut().map(|home| home.maintain(context, engines));
-                each.max().unwrap_or_default()
-            }
-        };
+        let mut upkeep = Upkeep::Nothing;
+        for home in &mut self.homes {
+            upkeep = upkeep.max(home.maintain(context, engines));
+        }
+        self.upkeep = upkeep;
     }
 }
 

@@ -34,8 +34,8 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
     }
 
     /// An engine. `None` in three cases: this core may not take it; another core holds it, but may
-    /// release it before a later request of the batch; or this core holds as many
-    /// engines as a batch has requests.
+    /// release it before a later request of the batch; or this core holds as many engines as a
+    /// batch has requests.
     #[inline]
     pub(crate) fn get(&mut self, index: EngineIndex) -> Option<&mut Entered<'l, E>> {
         let place = match self.entered.iter().position(|entered| entered.index == index) {
@@ -66,8 +66,7 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
     }
 
     /// Releases an engine if its hold has reached the bound (`work`, W2). So the parked requests are
-    /// executed, and other cores may take the engine, before the next request of this
-    /// batch.
+    /// executed, and other cores may take the engine, before the next request of this batch.
     pub(crate) fn release_worked_out(&mut self, index: EngineIndex) {
         let is_worked_out =
             |entered: &Entered<'_, E>| entered.index == index && entered.is_worked_out();

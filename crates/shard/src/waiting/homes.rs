@@ -112,8 +112,8 @@ impl HomeEngines {
         })
     }
 
-    /// When the first of them wants to be entered, of those whose time has not come; [`NEVER_NS`] if
-    /// there is none. One whose time has come waits for the core that holds it
+    /// When the first of them wants to be entered, of those whose time has not come; [`NEVER_NS`]
+    /// if there is none. One whose time has come waits for the core that holds it
     /// ([`Self::may_enter`]). Cost: a load for each engine.
     #[inline]
     pub(crate) fn next_deadline_ns<E: Engine>(&self, engines: &Engines<E>, now_ns: u64) -> u64 {

@@ -65,8 +65,8 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         self.get(fullest).map(|entered| &mut **entered)
     }
 
-    /// Releases an engine if its hold has reached the bound (`work`, W2). So the parked requests are
-    /// executed, and other cores may take the engine, before the next request of this batch.
+    /// Releases an engine if its hold has reached the bound (`work`, W2). So the parked requests
+    /// are executed, and other cores may take the engine, before the next request of this batch.
     pub(crate) fn release_worked_out(&mut self, index: EngineIndex) {
         let is_worked_out =
             |entered: &Entered<'_, E>| entered.index == index && entered.is_worked_out();

@@ -20,7 +20,9 @@ use kachel_shard::AfterTick;
 use kachel_stdx::Place;
 use kachel_testkit::{World, WorldOptions};
 
-const SHARDS: u16 = 2;
+const ENGINES: u16 = 2;
+/// Numbers of cores: a home for each engine, one for both, and a core that is the home of none.
+const CORES: [u16; 3] = [2, 1, 3];
 const SEEDS: Seeds = Seeds { hash_keys: [3, 4] };
 
 /// What a test has an engine do.
@@ -182,7 +184,7 @@ impl Extensions for Logged {
 }
 
 struct LoggedOpener<'w> {
-    wanted: &'w [Arc<Wanted>; SHARDS as usize],
+    wanted: &'w [Arc<Wanted>; ENGINES as usize],
     folder: Option<FolderHandle>,
 }
 
@@ -202,30 +204,35 @@ impl OpenEngines for LoggedOpener<'_> {
 
 struct Bench {
     world: World<(), Logged>,
-    wanted: [Arc<Wanted>; SHARDS as usize],
+    wanted: [Arc<Wanted>; ENGINES as usize],
     disk_clock: ManualClock,
 }
 
 impl Bench {
-    fn new() -> Self {
-        Self::over(None)
+    fn new(cores: u16) -> Self {
+        Self::over(cores, None)
     }
 
-    fn over(folder: Option<&FolderHandle>) -> Self {
-        let wanted: [Arc<Wanted>; SHARDS as usize] = Default::default();
-        let options =
-            WorldOptions { shards: SHARDS, seeds: SEEDS, stays: true, ..WorldOptions::default() };
+    fn over(cores: u16, folder: Option<&FolderHandle>) -> Self {
+        let wanted: [Arc<Wanted>; ENGINES as usize] = Default::default();
+        let options = WorldOptions {
+            shards: cores,
+            engines: Some(ENGINES),
+            seeds: SEEDS,
+            stays: true,
+            ..WorldOptions::default()
+        };
         let opener = LoggedOpener { wanted: &wanted, folder: folder.cloned() };
         let world = World::over(options, |_| (), &opener);
         Self { world, wanted, disk_clock: ManualClock::new(0) }
     }
 
     /// A server with a disk, whose operations take up to `latency_ns`.
-    fn with_disk(latency_ns: u64) -> (Self, Disk) {
+    fn with_disk(cores: u16, latency_ns: u64) -> (Self, Disk) {
         let disk_clock = ManualClock::new(0);
         let disk = Disk::new(1, &disk_clock);
         disk.set_plan(FaultPlan { latency_ns: Some(1..=latency_ns), ..FaultPlan::default() });
-        let mut bench = Self { disk_clock, ..Self::over(Some(&disk.folder("cold"))) };
+        let mut bench = Self { disk_clock, ..Self::over(cores, Some(&disk.folder("cold"))) };
         bench.world.shards.iter_mut().for_each(|shard| shard.io_mut().use_disk(&disk));
         (bench, disk)
     }
@@ -258,103 +265,115 @@ impl Bench {
     }
 }
 
-/// A key that begins with `name`, and belongs to a shard.
-fn key(shard: u16, name: &str) -> String {
-    let hasher = KeyHasher::new(SEEDS, SHARDS);
+/// A key that begins with `name`, and belongs to an engine.
+fn key(engine: u16, name: &str) -> String {
+    let hasher = KeyHasher::new(SEEDS, ENGINES);
     let owner = |key: &String| hasher.owner(hasher.key(key.as_bytes()).hashes());
-    let found = (0..64).map(|number| format!("{name}{number}")).find(|key| owner(key).0 == shard);
+    let found = (0..64).map(|number| format!("{name}{number}")).find(|key| owner(key).0 == engine);
     found.expect("half of the keys do")
 }
 
-fn set(shard: u16, name: &str) -> String {
-    format!("set {} 0 0 1\r\nv\r\n", key(shard, name))
+fn set(engine: u16, name: &str) -> String {
+    format!("set {} 0 0 1\r\nv\r\n", key(engine, name))
 }
 
 #[test]
 fn replies_wait_for_the_fence_of_their_own_engine_and_keep_their_order() {
-    let mut bench = Bench::new();
-    let (client, other) = (bench.world.connect(), bench.world.connect());
-    let hit = key(0, "hit");
-    assert_eq!(bench.ask(&client, &set(0, "hit")), "STORED\r\n", "sequence 0 is durable");
-    bench.wanted.iter().for_each(|wanted| wanted.commit.store(5, Relaxed));
-    let get = format!("get {hit}\r\n");
-    let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
-    let asked = [&get, &set(0, "a"), &set(1, "b"), &get, &set(0, "c"), "delete none\r\n"].concat();
-    assert_eq!(bench.ask(&client, &asked), value, "what stands before the first fence is sent");
-    assert_eq!(bench.ask(&other, &get), value, "another connection does not wait");
-    assert_eq!(bench.world.parked(), 0, "nothing takes a record");
-    assert_eq!(bench.advance(1, 5, &other, &client), "", "that is another engine's fence");
-    assert_eq!(bench.advance(0, 4, &other, &client), "");
-    let rest = bench.advance(0, 5, &other, &client);
-    assert_eq!(rest, ["STORED\r\n", "STORED\r\n", &value, "STORED\r\n", "NOT_FOUND\r\n"].concat());
-    // Each engine alone.
-    bench.wanted.iter().for_each(|wanted| wanted.commit.store(9, Relaxed));
-    assert_eq!(bench.ask(&client, &[set(1, "d"), set(0, "e")].concat()), "");
-    assert_eq!(bench.advance(1, 9, &other, &client), "STORED\r\n");
-    assert_eq!(bench.advance(0, 9, &other, &client), "STORED\r\n");
+    for cores in CORES {
+        let mut bench = Bench::new(cores);
+        let (client, other) = (bench.world.connect(), bench.world.connect());
+        let hit = key(0, "hit");
+        assert_eq!(bench.ask(&client, &set(0, "hit")), "STORED\r\n", "sequence 0 is durable");
+        bench.wanted.iter().for_each(|wanted| wanted.commit.store(5, Relaxed));
+        let get = format!("get {hit}\r\n");
+        let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
+        let asked =
+            [&get, &set(0, "a"), &set(1, "b"), &get, &set(0, "c"), "delete none\r\n"].concat();
+        assert_eq!(bench.ask(&client, &asked), value, "what stands before the first fence is sent");
+        assert_eq!(bench.ask(&other, &get), value, "another connection does not wait");
+        assert_eq!(bench.world.parked(), 0, "nothing takes a record");
+        assert_eq!(bench.advance(1, 5, &other, &client), "", "that is another engine's fence");
+        assert_eq!(bench.advance(0, 4, &other, &client), "");
+        let rest = bench.advance(0, 5, &other, &client);
+        assert_eq!(
+            rest,
+            ["STORED\r\n", "STORED\r\n", &value, "STORED\r\n", "NOT_FOUND\r\n"].concat()
+        );
+        // Each engine alone.
+        bench.wanted.iter().for_each(|wanted| wanted.commit.store(9, Relaxed));
+        assert_eq!(bench.ask(&client, &[set(1, "d"), set(0, "e")].concat()), "");
+        assert_eq!(bench.advance(1, 9, &other, &client), "STORED\r\n");
+        assert_eq!(bench.advance(0, 9, &other, &client), "STORED\r\n");
+    }
 }
 
 #[test]
 fn a_client_that_leaves_before_its_fence_leaves_nothing() {
-    let mut bench = Bench::new();
-    let (client, other) = (bench.world.connect(), bench.world.connect());
-    bench.wanted[0].commit.store(3, Relaxed);
-    let sets: String = (0..40).map(|number| set(0, &format!("n{number}-"))).collect();
-    assert_eq!(bench.ask(&client, &sets), "");
-    client.reset();
-    bench.world.rest();
-    bench.advance(0, 3, &other, &client);
-    assert!(bench.world.holdings().all(|held| held.reply_slots == 0));
-    let later = bench.world.connect();
-    assert_eq!(bench.ask(&later, &set(0, "n")), "STORED\r\n", "its index may be used again");
+    for cores in CORES {
+        let mut bench = Bench::new(cores);
+        let (client, other) = (bench.world.connect(), bench.world.connect());
+        bench.wanted[0].commit.store(3, Relaxed);
+        let sets: String = (0..40).map(|number| set(0, &format!("n{number}-"))).collect();
+        assert_eq!(bench.ask(&client, &sets), "");
+        client.reset();
+        bench.world.rest();
+        bench.advance(0, 3, &other, &client);
+        assert!(bench.world.holdings().all(|held| held.reply_slots == 0));
+        let later = bench.world.connect();
+        assert_eq!(bench.ask(&later, &set(0, "n")), "STORED\r\n", "its index may be used again");
+    }
 }
 
 #[test]
 fn a_parked_request_comes_back_at_once_with_its_fence() {
-    let mut bench = Bench::new();
-    let (client, other) = (bench.world.connect(), bench.world.connect());
-    bench.wanted[1].commit.store(2, Relaxed);
-    let engines = Arc::clone(&bench.world.engines);
-    let held = engines.hold(EngineIndex(1)).expect("nobody holds it");
-    assert_eq!(bench.ask(&client, &(set(1, "a") + "mn\r\n")), "");
-    assert_eq!(bench.world.parked(), 1);
-    drop(held);
-    assert_eq!(bench.ask(&client, ""), "", "it is executed, and not durable");
-    assert!(bench.world.holdings().all(|held| held.delayed == 0), "its record is back");
-    assert_eq!(bench.advance(1, 2, &other, &client), "STORED\r\nMN\r\n");
+    for cores in CORES {
+        let mut bench = Bench::new(cores);
+        let (client, other) = (bench.world.connect(), bench.world.connect());
+        bench.wanted[1].commit.store(2, Relaxed);
+        let engines = Arc::clone(&bench.world.engines);
+        let held = engines.hold(EngineIndex(1)).expect("nobody holds it");
+        assert_eq!(bench.ask(&client, &(set(1, "a") + "mn\r\n")), "");
+        assert_eq!(bench.world.parked(), 1);
+        drop(held);
+        assert_eq!(bench.ask(&client, ""), "", "it is executed, and not durable");
+        assert!(bench.world.holdings().all(|held| held.delayed == 0), "its record is back");
+        assert_eq!(bench.advance(1, 2, &other, &client), "STORED\r\nMN\r\n");
+    }
 }
 
 #[test]
 fn cold_reads_wait_for_their_tickets_and_hits_take_no_record() {
-    const CLIENTS: usize = 60;
-    let mut bench = Bench::new();
-    let other = bench.world.connect();
-    let clients: Vec<_> = (0..CLIENTS).map(|_| bench.world.connect()).collect();
-    let hit = key(0, "hit");
-    bench.ask(&other, &set(0, "hit"));
-    for (number, client) in clients.iter().enumerate() {
-        client.write(format!("get cold{number}\r\nget cold{number}\r\nmn\r\n").as_bytes());
+    for cores in CORES {
+        const CLIENTS: usize = 60;
+        let mut bench = Bench::new(cores);
+        let other = bench.world.connect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| bench.world.connect()).collect();
+        let hit = key(0, "hit");
+        bench.ask(&other, &set(0, "hit"));
+        for (number, client) in clients.iter().enumerate() {
+            client.write(format!("get cold{number}\r\nget cold{number}\r\nmn\r\n").as_bytes());
+        }
+        bench.world.rest();
+        let waiting: u64 = bench.world.holdings().map(|held| held.delayed).sum();
+        let parked = bench.world.parked();
+        assert!(waiting > 0 && parked == waiting, "{waiting} of {parked} wait");
+        let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
+        assert_eq!(bench.ask(&other, &format!("get {hit}\r\n").repeat(50)), value.repeat(50));
+        assert_eq!(bench.world.parked(), parked, "a hit takes no record");
+        clients[..9].iter().for_each(FarEnd::reset);
+        bench.world.rest();
+        for (engine, wanted) in (0..).zip(bench.wanted.clone()) {
+            wanted.fetched.store(true, Relaxed);
+            bench.advance(engine, 0, &other, &other);
+        }
+        for client in &clients[9..] {
+            assert_eq!(client.read(), b"END\r\nEND\r\nMN\r\n");
+        }
+        assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
+        let unnamed = |engine: &Logged| engine.unnamed.len();
+        let mut all = (0..ENGINES).map(EngineIndex);
+        assert!(all.all(|engine| bench.world.engines.inspect(engine, unnamed) == 0));
     }
-    bench.world.rest();
-    let waiting: u64 = bench.world.holdings().map(|held| held.delayed).sum();
-    let parked = bench.world.parked();
-    assert!(waiting > 0 && parked == waiting, "{waiting} of {parked} wait");
-    let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
-    assert_eq!(bench.ask(&other, &format!("get {hit}\r\n").repeat(50)), value.repeat(50));
-    assert_eq!(bench.world.parked(), parked, "a hit takes no record");
-    clients[..9].iter().for_each(FarEnd::reset);
-    bench.world.rest();
-    for (engine, wanted) in (0..).zip(bench.wanted.clone()) {
-        wanted.fetched.store(true, Relaxed);
-        bench.advance(engine, 0, &other, &other);
-    }
-    for client in &clients[9..] {
-        assert_eq!(client.read(), b"END\r\nEND\r\nMN\r\n");
-    }
-    assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
-    let unnamed = |engine: &Logged| engine.unnamed.len();
-    let mut all = (0..SHARDS).map(EngineIndex);
-    assert!(all.all(|engine| bench.world.engines.inspect(engine, unnamed) == 0));
 }
 
 /// Has each client ask for `count` cold keys of its own, all of them from an engine.
@@ -368,66 +387,73 @@ fn ask_for_cold(clients: &[FarEnd], count: usize) {
 
 #[test]
 fn cold_reads_are_fetched_by_the_disk_and_more_than_it_takes_at_once() {
-    const CLIENTS: usize = 12;
-    const COLD: usize = 30;
-    let (mut bench, disk) = Bench::with_disk(40_000);
-    let (other, clients) = (bench.world.connect(), [(); CLIENTS].map(|()| bench.world.connect()));
-    bench.ask(&other, &set(0, "hit"));
-    ask_for_cold(&clients, COLD);
-    bench.world.rest();
-    assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX, "the others are left with the engine");
-    let parked = bench.world.parked();
-    assert!(parked > FILE_OPERATIONS_MAX as u64, "{parked} wait");
-    let hit = key(0, "hit");
-    let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
-    assert_eq!(bench.ask(&other, &format!("get {hit}\r\n")), value);
-    assert_eq!(bench.world.parked(), parked, "a hit takes no record");
-    let before = bench.world.sum(|counters| &counters.ticks);
-    bench.fetch_all(&disk);
-    let ticks = bench.world.sum(|counters| &counters.ticks) - before;
-    let operations = (CLIENTS * COLD) as u64;
-    assert!(ticks <= 4 * operations, "{ticks} ticks for {operations} operations");
-    let all = "END\r\n".repeat(COLD) + "MN\r\n";
-    assert!(clients.iter().all(|client| client.read() == all.as_bytes()), "in their order");
-    assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
+    for cores in CORES {
+        const CLIENTS: usize = 12;
+        const COLD: usize = 30;
+        let (mut bench, disk) = Bench::with_disk(cores, 40_000);
+        let (other, clients) =
+            (bench.world.connect(), [(); CLIENTS].map(|()| bench.world.connect()));
+        bench.ask(&other, &set(0, "hit"));
+        ask_for_cold(&clients, COLD);
+        bench.world.rest();
+        assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX, "the others are left with the engine");
+        let parked = bench.world.parked();
+        assert!(parked > FILE_OPERATIONS_MAX as u64, "{parked} wait");
+        let hit = key(0, "hit");
+        let value = format!("VALUE {hit} 0 1\r\nv\r\nEND\r\n");
+        assert_eq!(bench.ask(&other, &format!("get {hit}\r\n")), value);
+        assert_eq!(bench.world.parked(), parked, "a hit takes no record");
+        let before = bench.world.sum(|counters| &counters.ticks);
+        bench.fetch_all(&disk);
+        let ticks = bench.world.sum(|counters| &counters.ticks) - before;
+        let operations = (CLIENTS * COLD) as u64;
+        assert!(ticks <= 4 * operations, "{ticks} ticks for {operations} operations");
+        let all = "END\r\n".repeat(COLD) + "MN\r\n";
+        assert!(clients.iter().all(|client| client.read() == all.as_bytes()), "in their order");
+        assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
+    }
 }
 
 #[test]
 fn what_completes_while_another_core_holds_the_engine_is_not_lost() {
-    let (mut bench, disk) = Bench::with_disk(40_000);
-    let client = [bench.world.connect()];
-    ask_for_cold(&client, 10);
-    bench.world.rest();
-    assert_eq!(disk.in_flight(), 10);
-    let engines = Arc::clone(&bench.world.engines);
-    let held = engines.hold(EngineIndex(0)).expect("nobody holds it");
-    bench.fetch_all(&disk);
-    assert_eq!((disk.in_flight(), client[0].read().len()), (0, 0), "the holder has them");
-    drop(held);
-    bench.world.rest();
-    assert_eq!(client[0].read(), ("END\r\n".repeat(10) + "MN\r\n").into_bytes());
+    for cores in CORES {
+        let (mut bench, disk) = Bench::with_disk(cores, 40_000);
+        let client = [bench.world.connect()];
+        ask_for_cold(&client, 10);
+        bench.world.rest();
+        assert_eq!(disk.in_flight(), 10);
+        let engines = Arc::clone(&bench.world.engines);
+        let held = engines.hold(EngineIndex(0)).expect("nobody holds it");
+        bench.fetch_all(&disk);
+        assert_eq!((disk.in_flight(), client[0].read().len()), (0, 0), "the holder has them");
+        drop(held);
+        bench.world.rest();
+        assert_eq!(client[0].read(), ("END\r\n".repeat(10) + "MN\r\n").into_bytes());
+    }
 }
 
 #[test]
 fn a_server_that_ends_waits_for_its_operations_on_files() {
-    let (mut bench, disk) = Bench::with_disk(40_000);
-    let client = [bench.world.connect()];
-    ask_for_cold(&client, 5);
-    bench.world.rest();
-    bench.world.shared.stop();
-    bench.world.turn();
-    bench.world.shared.give_up_clients();
-    for _ in 0..20 {
-        let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
-        assert!(turns.collect::<Vec<_>>()[0] == AfterTick::Again, "5 operations are in flight");
-    }
-    while let Some(due_ns) = disk.next_due_ns() {
-        bench.disk_clock.advance_ns(due_ns.saturating_sub(bench.disk_clock.now_ns()));
+    for cores in CORES {
+        let (mut bench, disk) = Bench::with_disk(cores, 40_000);
+        let client = [bench.world.connect()];
+        ask_for_cold(&client, 5);
+        bench.world.rest();
+        bench.world.shared.stop();
         bench.world.turn();
+        bench.world.shared.give_up_clients();
+        for _ in 0..20 {
+            let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
+            assert!(turns.collect::<Vec<_>>()[0] == AfterTick::Again, "5 operations are in flight");
+        }
+        while let Some(due_ns) = disk.next_due_ns() {
+            bench.disk_clock.advance_ns(due_ns.saturating_sub(bench.disk_clock.now_ns()));
+            bench.world.turn();
+        }
+        let over = |bench: &mut Bench| {
+            let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
+            turns.fold(true, |over, turn| over & (turn == AfterTick::Finished))
+        };
+        assert!((0..20).any(|_| over(&mut bench)), "nothing is left");
     }
-    let over = |bench: &mut Bench| {
-        let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
-        turns.fold(true, |over, turn| over & (turn == AfterTick::Finished))
-    };
-    assert!((0..20).any(|_| over(&mut bench)), "nothing is left");
 }

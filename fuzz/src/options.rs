@@ -40,7 +40,7 @@ fn judge(read: Result<Command, OptionsError>) {
             assert!(!text.is_empty());
         }
         Ok(Command::Load(_) | Command::Probe(_)) => {}
-        Err(OptionsError { message, exit_code }) => {
+        Err(OptionsError { message, exit_code, .. }) => {
             assert!(
                 !message.is_empty() && EXIT_CODES.contains(&exit_code),
                 "{message} {exit_code}"

@@ -166,7 +166,9 @@ fn guessers_that_are_gone_leave_room_for_others() {
 
 #[test]
 fn a_bad_file_of_users_is_refused_at_the_start() {
-    let missing = tempfile::tempdir().expect("a folder").path().join("missing");
+    // A file in a folder that is not there may come with it (`starting`).
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = folder.path().join("missing");
     let refused = |path: &Path, sentence: &str| {
         let mut command = Command::new(program());
         command.args(["serve", "-l", "127.0.0.1:0", "-Y"]).arg(path);

@@ -58,6 +58,11 @@ pub const fn budget_bytes_min(shards: u16) -> u64 {
     (Table::BUDGET_BYTES_MIN + Segments::budget_bytes_min()) * shards as u64
 }
 
+/// Address space that the indexes of all `shards` over `pool` reserve, in bytes.
+pub(crate) fn index_bytes(pool: &Pool, shards: u16) -> u64 {
+    u64::from(shards) * Table::reserved_bytes(slots_max(pool.bytes_max(), shards))
+}
+
 /// The most slots of one shard's index, for `bytes_max` of items in all shards.
 ///
 /// The smallest item takes 24 bytes, which bounds the number of items. Partitions give each shard

@@ -7,10 +7,11 @@ use std::io;
 use std::sync::Arc;
 
 use kachel_engine::{OpenEngines, Opening};
+use kachel_host::Region;
 use kachel_segment::{Pool, PoolOptions};
 use kachel_stdx::SizeClassOptions;
 
-use crate::cache::{Cache, ShardOf, budget_bytes_min};
+use crate::cache::{Cache, ShardOf, budget_bytes_min, index_bytes};
 
 /// How the caches of a process are made, besides what every engine needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,9 +29,11 @@ impl OpenEngines for CacheOpener {
         budget_bytes_min(engines)
     }
 
-    /// Cost: reserves address space for `budget_bytes_max` bytes of items, and for the indexes.
+    /// Cost: reserves address space for `budget_bytes_max` bytes of items, and for the indexes,
+    /// after a check that there is enough for all indexes and for the process.
     fn open(&self, opening: &Opening) -> io::Result<Vec<Cache>> {
-        let Opening { engines, cores, hasher, options, ref budget, budget_bytes_max } = *opening;
+        let &Opening { engines, cores, hasher, options, ref budget, budget_bytes_max, .. } =
+            opening;
         let pool_options = PoolOptions {
             shards: engines,
             cores,
@@ -39,6 +42,9 @@ impl OpenEngines for CacheOpener {
             classes: self.classes,
         };
         let pool = Pool::new(Arc::clone(budget), pool_options)?;
+        let bytes = index_bytes(&pool, engines) + opening.process_bytes;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Region::reserve(bytes, false, "indexes, threads and buffers")?;
         let cache = |shard| {
             let of = ShardOf { shard, shards: engines };
             Cache::new(Arc::clone(&pool), Arc::clone(budget), hasher, options, of)

@@ -28,6 +28,10 @@ pub struct Opening {
     pub budget: Arc<Budget>,
     /// The highest limit, in bytes, that the budget may get later.
     pub budget_bytes_max: u64,
+    /// Address space, in bytes, that the process needs besides. An engine that reserves address
+    /// space in several pieces first checks that all of them are free, and these bytes too: a small
+    /// allocation between two pieces would end the process, where a refusal is an error value.
+    pub process_bytes: u64,
 }
 
 /// Opens all engines of a process. It is no part of [`Engine`], because what the engines of one

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use kachel_engine::{
     ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, Opening, PARTITIONS, Seeds,
 };
-use kachel_host::{Budget, Cores, PageKind, Region};
+use kachel_host::{Budget, Cores, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
 use kachel_net::{
     ClientLimits, ClientProtocol, CoreIndex, Endpoint, EndpointIndex, Endpoints,
@@ -191,7 +191,6 @@ pub(crate) fn start<O: ServedEngines>(
     let hasher = KeyHasher::new(seeds, shared.homes.engines());
     let mut engines = opener.open(&opening(options, hasher, &shared))?;
     report_changes(&mut engines, &shared)?;
-    check_address_space(shards)?;
     if let Some(found) = found {
         let loaded = O::load(found, engines, hasher, origin, kachel_host::is_end_pending);
         let Some(loaded) = loaded else { return Ok(None) };
@@ -336,6 +335,7 @@ fn opening(options: &ServeOptions, hasher: KeyHasher, shared: &Shared) -> Openin
         options: engine,
         budget: Arc::clone(&shared.budget),
         budget_bytes_max: budget_bytes_max(options),
+        process_bytes: u64::from(shared.homes.cores()) * THREAD_BYTES + PROCESS_BYTES,
     }
 }
 
@@ -348,14 +348,6 @@ fn report_changes<E: Engine>(engines: &mut [E], shared: &Shared) -> io::Result<(
         return Ok(());
     }
     Err(io::Error::other("--pipe: these engines report no changes, so no item may be copied"))
-}
-
-/// Reserves the address space that the threads of the shards will need, and releases it. A refusal
-/// is an error value here; a later allocation failure would abort the process.
-fn check_address_space(shards: u16) -> io::Result<()> {
-    let bytes = u64::from(shards) * THREAD_BYTES + PROCESS_BYTES;
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    Region::reserve(bytes, false, "threads and buffers").map(drop)
 }
 
 /// The endpoints of the listeners for clients of all shards; then those of the listeners that are

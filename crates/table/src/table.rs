@@ -66,7 +66,7 @@ impl Table {
     pub const BUDGET_BYTES_MIN: u64 = BUCKETS_MIN as u64 * BUCKET_BYTES;
 
     /// Bytes of address space of a table that may grow to `slots_max` slots.
-    fn reserved_bytes(slots_max: u64) -> u64 {
+    pub fn reserved_bytes(slots_max: u64) -> u64 {
         let buckets_max = slots_max.div_ceil(SLOTS_PER_BUCKET as u64);
         buckets_max.clamp(u64::from(BUCKETS_MIN), u64::from(BUCKETS_MAX)) * BUCKET_BYTES
     }

@@ -260,6 +260,7 @@ impl<A: Around, E: FileEngine> World<A, E> {
             options: engine_options,
             budget: Arc::clone(&shared.budget),
             budget_bytes_max: options.memory_bytes,
+            process_bytes: 0,
         };
         let engines = opener.open(&opening).expect("address space");
         let engines = Engines::new(engines, homes, options.crew);

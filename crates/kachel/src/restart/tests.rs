@@ -39,6 +39,7 @@ impl Shards {
             options,
             budget: Arc::new(Budget::new(MEMORY_BYTES)),
             budget_bytes_max: MEMORY_BYTES,
+            process_bytes: 0,
         };
         let caches = CacheOpener::default().open(&opening).expect("memory");
         Self { caches, hasher, origin }

@@ -242,7 +242,7 @@ mod tests {
         let frames = [
             source("read", "/rustc/1/library/core/src/ptr/mod.rs"),
             source("find", "crates/table/src/table.rs"),
-            source("kachel_net::outbox::flush", "crates/net/src/outbox.rs"),
+            source("kachel_net::outbox::flush", "crates/net/src/outbox/mod.rs"),
         ];
         let (part, name) = rules("kachel").of_user(&frames);
         assert_eq!(part, Part::KeyValue);

@@ -69,7 +69,7 @@ impl<E: Engine> Resting<'_, E> {
     /// changes are durable. Returns whether such a reply can be sent already (`fences`, F2). Cost:
     /// a load, if there is none.
     #[inline]
-    pub(crate) fn awaits_no_fence(&self) -> bool {
+    pub(crate) fn await_fences(&self) -> bool {
         let Self { engines, context, clients, .. } = self;
         !clients.fences.is_empty()
             && clients.fences.lowest().fold(false, |is_reached, fence| {

@@ -261,7 +261,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
         self.engines.mailboxes().sleeper(self.context.core).prepare_sleep();
         let resting = self.resting();
-        let is_called = self.crawling.is_called(&self.context) || resting.awaits_no_fence();
+        let is_called = self.crawling.is_called(&self.context) || resting.await_fences();
         if resting.has_visitors() || is_called || resting.may_enter() {
             Wait::Now
         } else {

@@ -41,8 +41,8 @@ pub(super) struct FileThreads {
     shared: Option<Arc<Shared>>,
     threads: Vec<JoinHandle<()>>,
     in_flight: usize,
-    /// An operation that found no thread to carry it out, because the threads could not start.
-    refused: Option<Box<FileOperation>>,
+    /// Operations that found no thread to carry them out, because the threads could not start.
+    refused: VecDeque<Box<FileOperation>>,
 }
 
 #[derive(Debug)]
@@ -128,9 +128,9 @@ impl FileThreads {
         shared.work.notify_one();
     }
 
-    /// Whether an operation is to be reported that no thread rings for.
+    /// Whether operations are to be reported that no thread rings for.
     pub(super) fn are_ready(&self) -> bool {
-        self.refused.is_some()
+        !self.refused.is_empty()
     }
 
     /// Reports the operations that are done; for the edge of the eventfd (I2).
@@ -142,13 +142,11 @@ impl FileThreads {
         queues.done.drain(..).for_each(|operation| Event::report_file(operation, events));
     }
 
-    /// Reports the operation that found no thread.
+    /// Reports the operations that found no thread.
     pub(super) fn report_refused(&mut self, events: &mut Vec<Event>) {
-        if let Some(operation) = self.refused.take() {
-            assert!(self.in_flight > 0, "I1");
-            self.in_flight -= 1;
-            Event::report_file(operation, events);
-        }
+        assert!(self.refused.len() <= self.in_flight, "I1");
+        self.in_flight -= self.refused.len();
+        self.refused.drain(..).for_each(|operation| Event::report_file(operation, events));
     }
 
     /// Ends the threads. Operations that no thread has begun are not carried out. Waits for the
@@ -174,7 +172,7 @@ impl Drop for FileThreads {
 
 impl Files for Epoll {
     fn file_room(&self) -> usize {
-        if self.files.are_ready() { 0 } else { FILE_OPERATIONS_MAX - self.files.in_flight }
+        FILE_OPERATIONS_MAX - self.files.in_flight
     }
 
     fn submit(&mut self, mut operation: Box<FileOperation>) -> Result<(), Box<FileOperation>> {
@@ -189,7 +187,7 @@ impl Files for Epoll {
             if let Err(error) = started {
                 self.files.end();
                 operation.complete(Err(FileError::from(error)));
-                self.files.refused = Some(operation);
+                self.files.refused.push_back(operation);
                 return Ok(());
             }
         }
@@ -209,6 +207,30 @@ mod tests {
 
     /// Far more than an operation takes; only a failing test waits so long.
     const PATIENCE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn operations_for_which_no_thread_starts_come_back_with_the_error() {
+        let mut io = Epoll::new(Limits::default()).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let folder =
+            FolderHandle::new(std::fs::File::open(place.path()).unwrap().into(), "a folder");
+        // The threads cannot start, because nothing can be watched by an eventfd.
+        let epoll = std::mem::replace(&mut io.epoll, eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        for token in 0..3 {
+            let mut operation = FileOperation::new(token);
+            operation.work = FileWork::SyncFolder { folder: folder.clone() };
+            assert_eq!(io.file_room(), FILE_OPERATIONS_MAX - token as usize);
+            io.submit(operation).expect("there is room");
+        }
+        io.epoll = epoll;
+        let mut events = Vec::new();
+        io.poll(Wait::Forever, &mut events).unwrap();
+        for (event, token) in events.drain(..).zip(0..) {
+            let Event::FileDone { operation } = event else { panic!("{event:?}") };
+            assert!(operation.token == token && operation.result().is_err());
+        }
+        assert_eq!(io.file_room(), FILE_OPERATIONS_MAX);
+    }
 
     #[test]
     fn an_operation_that_is_done_before_the_poll_ends_a_wait_with_slack() {

@@ -354,6 +354,7 @@ impl Outbox {
             if slots.awaited(head) > 0 || !slots.fence(head).is_none_or(&is_reached) {
                 return;
             }
+            slots.set_fence(head, None); // It holds back nothing any more (`discard`).
             let stream = slots.stream_mut(head).take();
             if stream.as_ref().is_none_or(|stream| stream.offset == 0) {
                 slots.read(head, |piece| {

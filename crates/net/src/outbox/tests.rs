@@ -139,6 +139,23 @@ fn a_large_value_flows_only_as_fast_as_the_client_reads() {
     assert_eq!(Arc::strong_count(&bytes), 1, "nothing is held any more");
 }
 
+/// The fault: a fence that was reached still counted once a part of the value behind it was in
+/// blocks, so the rest of the reply waited for nothing.
+#[test]
+fn a_reached_fence_holds_back_nothing_of_a_reply_that_is_dropped() {
+    let (mut outbox, mut pool, mut slots) =
+        (Outbox::new(), BlockPool::new(), Slots::<Pattern>::new());
+    let slot = outbox.await_answers((1, ROOM), client(), &mut slots);
+    outbox.stream_into(slot, Stream::new(Pattern::new(3_000_007)), &mut slots);
+    outbox.answered(slot, 0, Some(Fence { engine: 0, sequence: 5 }), &mut slots);
+    outbox.settle(&mut pool, &mut slots, |_| false);
+    assert!(!outbox.has_unsent(), "I6");
+    outbox.settle(&mut pool, &mut slots, |_| true);
+    assert!(outbox.has_unsent() && outbox.slots_in_use() == 1, "a part of it is in blocks");
+    outbox.discard(&mut pool, &mut slots);
+    assert!(outbox.is_empty() && outbox.memory_bytes() == 0);
+}
+
 #[test]
 fn a_large_value_is_sent_from_where_it_lies() {
     let (mut outbox, mut pool, mut slots) =

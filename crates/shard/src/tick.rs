@@ -25,10 +25,10 @@
 //!   send_lines      hands on the log; sends it to watchers         log, watching
 //!   exchange        wakes the cores that wait for our answers;     mailboxes, records
 //!                   takes the answers that have come meanwhile
-//!   submit          submits operations on files                    files
 //!   send            sends replies, closes connections              send, datagrams
 //!   maintain        has our engines do upkeep                      homes
 //!   crawl           reclaims space of dead items, if asked         crawl
+//!   submit          submits operations on files                    files
 //!   balance         chooses connections for other cores            balance, policy
 //!   finish          ends the shard when the process stops
 //! ```
@@ -291,10 +291,10 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         self.step_listings();
         self.send_lines();
         self.exchange();
-        files::submit(&mut self.io, &self.context, &self.engines);
         self.send();
         self.maintain();
         self.crawl();
+        files::submit(&mut self.io, &self.context, &self.engines);
         self.balance();
         self.context.work.end_tick(self.now_ns, &self.context.counters);
         self.context.counters.ticks.add(1);
@@ -304,6 +304,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
 
     fn poll(&mut self, wait: Wait) -> std::io::Result<()> {
         self.events.clear();
+        debug_assert!(!self.context.has_outgoing.get(), "files, S2");
         let polled = self.io.poll(wait, &mut self.events);
         self.engines.mailboxes().sleeper(self.context.core).cancel();
         self.context.file_room.set(self.io.file_room());

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use kachel_engine::{
     Answer, Block, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine, EngineStats,
     Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup, Now, OpenEngines, Opening,
-    Operation, Room, Sequence, Ticket, WalkStep,
+    Operation, Room, ScanCursor, ScanStep, Sequence, Ticket, WalkStep,
 };
 use kachel_stdx::Place;
 use kachel_testkit::Random;
@@ -339,6 +339,17 @@ impl<E: Engine, const LATE: bool> Extensions for Delaying<E, LATE> {
 
     fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
         self.inner.prefetch(batch);
+    }
+
+    fn scan(
+        &mut self,
+        cursor: &mut ScanCursor,
+        ticket: Option<Ticket>,
+        now: &Now,
+        items_max: usize,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> ScanStep {
+        self.inner.scan(cursor, ticket, now, items_max, show)
     }
 
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {

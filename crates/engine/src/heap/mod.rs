@@ -28,6 +28,8 @@ use crate::time::Now;
 
 pub use map::{HeapEntry, HeapMap};
 
+/// Readers that may register in addition to one for each core: a simulation looks on.
+const READERS_BESIDE: usize = 1;
 /// The most bytes of a value that are sent at once ([`ReadValue::piece_at`]).
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
@@ -42,17 +44,14 @@ pub struct HeapCommon {
 }
 
 impl HeapCommon {
-    /// The most cores that may use the engines of a process.
-    const CORES_MAX: usize = 256;
-
-    /// What the engines that are opened so share.
+    /// The part that all engines of one process share. It is made before the first engine.
     #[must_use]
     pub fn new(opening: &Opening) -> Self {
         Self {
             options: opening.options,
             budget: Arc::clone(&opening.budget),
             flushes: Arc::default(),
-            cores: Arc::new(Quiescence::new(Self::CORES_MAX)),
+            cores: Arc::new(Quiescence::new(usize::from(opening.cores) + READERS_BESIDE)),
         }
     }
 

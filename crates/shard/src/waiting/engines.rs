@@ -532,6 +532,7 @@ impl<'l, E: Engine> Entered<'l, E> {
     #[cold]
     fn take_some_submissions(&mut self, first: E::Submission) {
         let (context, engines, index) = (self.context, self.engines, self.index);
+        let was_left = engines.calls(index).has_unsubmitted();
         let Kept { engine, unsubmitted, .. } = self.kept();
         let mut outgoing = engines.outgoing(context.core);
         let mut next = Some(first);
@@ -548,7 +549,8 @@ impl<'l, E: Engine> Entered<'l, E> {
         let is_left = next.is_some();
         *unsubmitted = next;
         engines.calls(index).set_unsubmitted(is_left);
-        if is_left {
+        // A home core that was called and has no room looks again when its next operation completes.
+        if is_left && !was_left {
             self.note_home(); // calls, K2
         }
     }

@@ -34,6 +34,8 @@ struct Wanted {
     durable: AtomicU64,
     /// Whether cold items are fetched when the engine is entered next.
     fetched: AtomicBool,
+    /// Whether the next step of upkeep has an operation on files.
+    upkeep: AtomicBool,
 }
 
 /// A cache that promises durability, and whose keys that begin with `cold` must be fetched.
@@ -59,15 +61,20 @@ impl Logged {
         if !key.bytes().starts_with(b"cold") || ticket.is_some() {
             return None;
         }
+        self.queue();
+        Some(Ticket(self.given))
+    }
+
+    /// Gives a ticket. If there is a disk, queues an operation for it, which stands for a read: what
+    /// is read does not matter here.
+    fn queue(&mut self) {
         self.given += 1;
         self.unnamed.push(self.given);
         if let Some(folder) = &self.folder {
-            // It stands for a read: what is read does not matter here.
             let mut operation = FileOperation::new(self.given);
             operation.work = FileWork::SyncFolder { folder: folder.clone() };
             self.queued.push_back(operation);
         }
-        Some(Ticket(self.given))
     }
 }
 
@@ -155,6 +162,9 @@ impl Engine for Logged {
     }
 
     fn maintain(&mut self, now: &Now) -> usize {
+        if self.wanted.upkeep.swap(false, Relaxed) {
+            self.queue();
+        }
         self.cache.maintain(now)
     }
 
@@ -410,6 +420,30 @@ fn cold_reads_are_fetched_by_the_disk_and_more_than_it_takes_at_once() {
         assert!(ticks <= 4 * operations, "{ticks} ticks for {operations} operations");
         let all = "END\r\n".repeat(COLD) + "MN\r\n";
         assert!(clients.iter().all(|client| client.read() == all.as_bytes()), "in their order");
+        assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
+    }
+}
+
+/// The fault: an operation that upkeep had queued was not yet submitted when the next tick counted
+/// the room of the backend.
+#[test]
+fn an_operation_of_upkeep_takes_the_last_room() {
+    for cores in CORES {
+        let (mut bench, disk) = Bench::with_disk(cores, 40_000);
+        let clients: Vec<_> = (1..FILE_OPERATIONS_MAX).map(|_| bench.world.connect()).collect();
+        let other = bench.world.connect();
+        ask_for_cold(&clients, 1);
+        bench.world.rest();
+        assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX - 1, "there is room for one");
+        bench.wanted[0].upkeep.store(true, Relaxed);
+        for request in ["touch absent 1\r\n", &format!("get {}\r\n", key(0, "cold-last"))] {
+            other.write(request.as_bytes());
+            bench.world.turn();
+        }
+        bench.world.rest();
+        assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX);
+        bench.fetch_all(&disk);
+        assert_eq!(other.read(), b"NOT_FOUND\r\nEND\r\n");
         assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
     }
 }

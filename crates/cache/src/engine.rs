@@ -1,5 +1,5 @@
 //! The cache as an engine. It promises no durability. It answers every operation at once, except a
-//! store whose room is on its way: other cores may still read what was evicted for it.
+//! store whose room is on its way (`kachel_engine::Room::OnTheWay`).
 //!
 //! Upstream:   `shard` and the simulation, which know only the contract.
 //! Downstream: `cache`, `find`, `primitives`.

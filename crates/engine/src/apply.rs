@@ -1,6 +1,6 @@
 //! Applies an operation: find, decide, change, answer.
 //!
-//! Upstream:   the owner of a shard, for its own clients and for clients of other shards.
+//! Upstream:   the core that holds the engine, for its own clients and for parked requests.
 //! Downstream: an engine's [`Primitives`].
 
 use crate::change::{Change, Decision, Mark, NotYet, Put, PutValue, Refused};

@@ -1,9 +1,9 @@
-//! The contract between a shard and its engine. A shard calls its engine only through it.
+//! The contract between a shard and the engines. A shard calls an engine only through it.
 //!
 //! Upstream:   `shard`. One core at a time uses an engine; other cores read it through its
 //!             [`ReadBeside`].
-//! Downstream: `cache` implements the contract over its [`crate::Primitives`]; the simulation
-//!             implements it by an engine that delays a part of its answers.
+//! Downstream: `cache` and the plain engine of `testkit` implement the contract over their
+//!             [`crate::Primitives`]; the simulation wraps an engine and delays some answers.
 //!
 //! ```text
 //!              +--> Done(outcome, Now)      executed: the reply may be sent
@@ -18,9 +18,8 @@
 //!   is untouched. The engine keeps what it fetches for the ticket until the operation is executed
 //!   again.
 //! - I2  The shard uses each ticket exactly once, after the engine has named it as ready
-//!   ([`Engine::reach`]). This also holds if the client has left: the shard executes the operation
-//!   all the same. Or the shard gives the ticket back ([`Engine::forget`]). The ticket
-//!   [`Ticket::ROOM`] may also be dropped.
+//!   ([`Engine::reach`], [`Engine::complete`]), even if the client has left. Or the shard gives the
+//!   ticket back ([`Engine::forget`]). The ticket [`Ticket::ROOM`] may also be dropped.
 //! - I3  The sequence of [`Engine::durable`] never decreases. The engine advances it under its
 //!   lock, so the core that releases the engine sees the advance and wakes the cores that wait for
 //!   it. The engine keeps an accepted write even if its client has left.
@@ -59,8 +58,8 @@ pub enum Answer<'e, P> {
     Later(Ticket),
 }
 
-/// When the outcome of an operation is durable. That of a read is durable when all changes are that
-/// it depends on: the store of the item that was found, or the removal that caused a miss.
+/// When the outcome of an operation is durable. A read is durable when the changes are durable that
+/// its outcome shows: the store of the item that was found, or the removal that caused a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The outcome is durable now, or the engine does not promise durability.
@@ -203,7 +202,7 @@ pub trait Common: Clone + Send + Sync + 'static {
     }
 
     /// Flushes all items that are stored so far, in all engines at once. An operation that begins
-    /// later sees the flush.
+    /// later sees the flush. The reply to the client does not wait until the flush is durable.
     fn flush(&self, now: &Now);
 
     /// Flushes in the second `due` all items that are stored until then, in all engines. A later
@@ -238,14 +237,15 @@ pub trait Common: Clone + Send + Sync + 'static {
     }
 }
 
-/// An engine, as a shard uses it: the part of the contract that every engine implements. What only
-/// some engines have stands in [`Extensions`], with defaults.
+/// An engine, as a shard uses it: the part of the contract that every engine implements. The
+/// optional part is [`Extensions`].
 ///
 /// Every method returns soon: no method waits for a disk, a lock or a network. An engine that would
 /// have to wait answers [`Answer::Later`].
 pub trait Engine: Extensions {
-    /// A large value that is being received. The engine of another shard may store it: the upload
-    /// then moves to that shard's thread, so its memory is of the process and not of one engine.
+    /// A large value that is being received. The core that holds the engine may be another one than
+    /// the core that received the value. So an upload moves between threads, and its memory belongs
+    /// to the process.
     type Upload: ReceiveValue + Send;
     /// A pinned large value, which the shard reads and sends later, perhaps on another thread.
     type Pinned: ReadValue + Send;
@@ -299,7 +299,7 @@ pub trait Engine: Extensions {
     }
 
     /// When the engine wants [`Self::reach`] to be called at the latest, in nanoseconds of the
-    /// monotonic clock. `None`: not because of the time. The shard looks after each use.
+    /// monotonic clock. `None` if the engine waits for no time. The shard asks after each use.
     fn deadline_ns(&self) -> Option<u64> {
         None
     }
@@ -310,9 +310,9 @@ pub trait Engine: Extensions {
         let _ = (now_ns, ready);
     }
 
-    /// Takes the next operation on a file that the engine has queued. The shard calls this before
-    /// it releases the engine, as long as the backend of the core has room. What is left is taken
-    /// later, by the home core at the latest.
+    /// Takes the next operation on a file that the engine has queued. Before the shard releases the
+    /// engine, it calls this until the queue is empty or the I/O backend of the core is full. The
+    /// other operations stay in the queue, and the home core of the engine takes them later.
     fn next_submission(&mut self) -> Option<Self::Submission> {
         None
     }
@@ -323,9 +323,9 @@ pub trait Engine: Extensions {
         let _ = (completion, ready);
     }
 
-    /// Takes a ticket back, whose operation is not executed with it. The operation may be executed
-    /// without a ticket later. The engine keeps nothing for the ticket any more; a buffer that a
-    /// disk fills lives until the disk has filled it.
+    /// Takes a ticket back. The shard will not execute the operation with this ticket, but it may
+    /// execute the operation again without one. The engine drops what it keeps for the ticket. A
+    /// buffer that a disk fills lives until the disk has filled it.
     fn forget(&mut self, ticket: Ticket) {
         let _ = ticket;
     }

@@ -11,8 +11,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that an engine gives to its changes, in the order in which they become durable. Changes
-/// that become durable together have one number: a client that pipelines is owed at most so many
-/// replies with different numbers as a connection has reply slots.
+/// that become durable together should have the same number: each different number for which a
+/// connection holds replies back takes one of its reply slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sequence(pub u64);
 

@@ -23,7 +23,7 @@ use crate::walk::{CrawlStep, Cursor, ScanCursor, ScanStep, WalkStep};
 /// The largest number of operations that are prefetched together.
 pub const BATCH_MAX: usize = 32;
 
-/// What an operation of a batch will look up; the engine prefetches it.
+/// One lookup of a batch. The engine prefetches the memory that the lookup needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup {
     /// The secret hash of the key.
@@ -61,18 +61,17 @@ pub struct Evicted<'k> {
     pub is_fetched: bool,
 }
 
-/// What only some engines have beyond [`crate::Engine`]. A memory cache is prefetched, evicts,
-/// reclaims dead items on request, and reports changes to copies of its items. An ordered engine
-/// can be scanned.
+/// The optional part of the contract, beside [`crate::Engine`]: each method has a default. A memory
+/// cache prefetches, evicts, reclaims dead items on request, and reports changes to copies of its
+/// items. An ordered engine can be scanned.
 pub trait Extensions {
-    /// The core at `core` uses this engine from now on, until another one enters. While it changes
-    /// the engine it holds nothing that it read of others, so memory is reused without waiting for
-    /// it (I4).
+    /// The core at `core` uses this engine from now on, until another core enters it. While a core
+    /// changes an engine, it holds nothing that it has read from other engines (`contract`, I4). So
+    /// the engine reuses memory without waiting for this core.
     ///
-    /// Takes note of flushes by any core of the process, and of a pending flush that is due. That
-    /// is not enough: another core may flush later. Each operation must see every flush that was
-    /// acknowledged before it began, so each lookup and each store also looks at what all engines
-    /// of the process share about flushes. Cost: two loads and a store.
+    /// Takes note of flushes, and of a pending flush that is due. Another core may flush later, and
+    /// an operation must see every flush that was acknowledged before it began. So each lookup and
+    /// each store also loads the flush word of the process. Cost: two loads and a store.
     fn enter(&mut self, core: Place, now: &Now) {
         let _nothing_to_note = (core, now);
     }
@@ -118,9 +117,9 @@ pub trait Extensions {
         false
     }
 
-    /// Tells the items that were evicted since the last call, the oldest first, as far as they were
-    /// listed ([`crate::Common::list_evictions`]). The list is bounded. Returns how many more items
-    /// were evicted than were listed.
+    /// Passes the items that were evicted since the last call to `tell`, the oldest first. The list
+    /// is bounded ([`crate::Common::list_evictions`]). Returns the number of evicted items that the
+    /// list had no place for.
     fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64 {
         let _nothing_is_evicted = tell;
         0
@@ -146,7 +145,8 @@ pub trait Extensions {
     /// ends at the latest when `show` returns `false`, or when `items_max` items were examined.
     /// `ticket` is the one with which the step before has ended, if any.
     ///
-    /// An item that lives through the whole scan is shown once, as it is at that moment.
+    /// An item that lives through the whole scan is shown once, as it is at that moment. No command
+    /// uses scans yet.
     fn scan(
         &mut self,
         cursor: &mut ScanCursor,

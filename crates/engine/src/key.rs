@@ -61,7 +61,7 @@ impl fmt::Display for EngineIndex {
 pub struct KeyHashes {
     /// The secret hash, for an index. Never show it to a client.
     pub secret: u64,
-    /// The partition that the public hash picks. It is always 0 in a process of one shard.
+    /// The partition that the public hash picks. It is always 0 in a process with one engine.
     pub partition: u16,
 }
 

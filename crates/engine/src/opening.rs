@@ -18,7 +18,7 @@ use crate::options::EngineOptions;
 pub struct Opening {
     /// The number of engines.
     pub engines: u16,
-    /// The number of cores that read items, beside their owners, too.
+    /// The number of cores that use the engines. Each of them reads items of all engines.
     pub cores: u16,
     /// The hasher of the process's keys.
     pub hasher: KeyHasher,
@@ -28,9 +28,9 @@ pub struct Opening {
     pub budget: Arc<Budget>,
     /// The highest limit, in bytes, that the budget may get later.
     pub budget_bytes_max: u64,
-    /// Address space, in bytes, that the process needs besides. An engine that reserves address
-    /// space in several pieces first checks that all of them are free, and these bytes too: a small
-    /// allocation between two pieces would end the process, where a refusal is an error value.
+    /// Address space, in bytes, that the rest of the process needs. An engine that reserves address
+    /// space in several pieces first checks that all pieces and these bytes are free together.
+    /// Otherwise a small allocation after one of the pieces could fail and end the process.
     pub process_bytes: u64,
 }
 

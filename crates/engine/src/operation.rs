@@ -300,7 +300,7 @@ pub struct ArithmeticTerms {
 }
 
 /// Identifies what an engine fetches for an operation that it could not execute at once. A ticket
-/// cannot be copied, because it is used once (I2).
+/// cannot be copied, because it is used once (`contract`, I2).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 

@@ -206,7 +206,7 @@ pub trait Io {
 /// An I/O backend that has files.
 pub trait Files: Io {
     /// The number of operations that [`Self::submit`] takes now; at most [`FILE_OPERATIONS_MAX`].
-    /// Between two polls, each operation that is submitted takes one of them, and nothing else does.
+    /// Between two polls, each operation that is submitted takes one of them. Nothing else does.
     fn file_room(&self) -> usize;
 
     /// Queues an operation on a file; the next poll gives it to the kernel at the latest. A later

@@ -4,8 +4,8 @@
 //! Downstream: its input is served as that of a connection; `io` gets the datagrams of the reply.
 //!
 //! An exchange is a connection without a socket. Its input is the datagram, and nothing comes
-//! behind it. Its replies stay in the outbox until all requests of the datagram are answered. Then
-//! they are cut into datagrams, and the exchange ends.
+//! behind it. Its replies stay in the outbox until all requests of the datagram are answered and
+//! their fences are reached. Then they are cut into datagrams, and the exchange ends.
 //!
 //! ```text
 //! datagram -> frame | requests -> connection -> outbox -> frame 0 | bytes, frame 1 | bytes, ...
@@ -108,7 +108,7 @@ struct Exchange {
 /// The state of an exchange after [`Exchanges::reply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyState {
-    /// A request is not answered yet.
+    /// A request is not answered yet, or a fence is not reached.
     Awaited,
     /// All requests are answered. The reply, of this length, is given to `io`; it is empty if no
     /// request wanted one.

@@ -1,7 +1,7 @@
 //! Reply slots: places kept for replies that cannot be sent yet.
 //!
-//! Upstream:   `shard` keeps a slot when a request is parked, or when a reply must wait for such a
-//!             slot before it.
+//! Upstream:   `shard` keeps a slot when a request is parked, when a reply must wait for a fence,
+//!             or when it must wait for such a slot before it.
 //! Downstream: `outbox` empties a connection's slots in order.
 //!
 //! The slots of a connection form a list, in the order of its requests. Text that waits is stored

@@ -10,9 +10,9 @@
 //! Architecture invariants:
 //! - The crate makes no system call, reads no clock and draws no random number. It gets them
 //!   through `kachel_io::Io`, `kachel_io::Clock`, `KeyHasher` and `SharedOptions::usage`.
-//! - Only the core that holds a shard's engine changes its items (`waiting/engines`). Other cores
-//!   read them (`serve/beside`), or park requests with its holder.
-//! - A shard uses its engine only through the contract of `kachel_engine`.
+//! - Only the core that holds an engine changes its items (`waiting/engines`). Other cores read
+//!   them (`serve/beside`), or park requests with its holder.
+//! - A shard uses the engines only through the contract of `kachel_engine`.
 
 #![forbid(unsafe_code)]
 

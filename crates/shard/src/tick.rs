@@ -226,8 +226,11 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
 
     /// Runs one tick: serves the requests that have arrived, and sends the replies that are ready.
     ///
-    /// If there is nothing to do, sleeps until an event arrives, or for 100 ms if there may be
-    /// something to do in the next second. Errors: the I/O backend cannot report events any more.
+    /// If there is nothing to do, sleeps until an event arrives or another core wakes it, and no
+    /// longer than `sleep` allows: until the deadline of a home engine or the turn of a login, for
+    /// 100 ms while a client may be late, or for a second if this core is the timekeeper.
+    ///
+    /// Errors: the I/O backend cannot report events any more.
     pub fn tick(&mut self) -> std::io::Result<AfterTick> {
         let wait = self.prepare_wait();
         self.complete_tick(wait)

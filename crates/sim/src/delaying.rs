@@ -1,8 +1,8 @@
 //! An engine that delays some of its answers. It delays half of these before it executes the
 //! operation, and half after.
 //!
-//! Upstream:   `server`, which gives each shard one.
-//! Downstream: the inner engine, which answers at once.
+//! Upstream:   `run`, which passes the opener to `server`.
+//! Downstream: the inner engine. It promises no durability, and gives only [`Ticket::ROOM`].
 //!
 //! ```text
 //! execute --+-- most ------------------> the inner engine --> Done, now
@@ -115,9 +115,9 @@ pub(crate) struct Delaying<E, const LATE: bool> {
 /// Opens engines that delay a part of their answers, around those of an inner opener.
 pub(crate) struct DelayingOpener<O, const LATE: bool> {
     pub(crate) inner: O,
-    /// Of a thousand answers, so many are delayed.
+    /// Of a thousand answers, this number is delayed.
     pub(crate) permille: u64,
-    /// Which ones follows from this.
+    /// The seed that decides which answers are delayed.
     pub(crate) seed: u64,
 }
 

@@ -41,10 +41,10 @@ impl OpenEngines for PlainOpener {
         let plain = |(number, map)| {
             let durable = Arc::default();
             let create = |folder| ValueFile::create(folder, number, Arc::clone(&durable));
-            let (file, warm, tickets) =
+            let (file, cooling, tickets) =
                 (self.0.as_ref().map(create), VecDeque::new(), BTreeMap::new());
             let (last_ticket, removed, noted) = (0, 0, Arc::default());
-            Plain { map, file, warm, tickets, last_ticket, removed, noted, durable }
+            Plain { map, file, cooling, tickets, last_ticket, removed, noted, durable }
         };
         Ok((0..).zip(HeapMap::open(opening)).map(plain).collect())
     }
@@ -67,7 +67,7 @@ pub struct Plain {
     map: HeapMap<InFile>,
     file: Option<ValueFile>,
     /// Items whose value may leave the memory when it is durable (I1).
-    warm: VecDeque<u64>,
+    cooling: VecDeque<u64>,
     /// The item that each ticket waits for.
     tickets: BTreeMap<u64, u64>,
     last_ticket: u64,
@@ -101,14 +101,14 @@ impl Plain {
 
     /// Drops values from memory that are durable and that no ticket waits for (I1).
     fn cool(&mut self) {
-        while let Some(number) = self.warm.front() {
+        while let Some(number) = self.cooling.front() {
             let entry = self.map.entry_mut(*number).filter(|entry| entry.beside.tickets == 0);
             match entry {
                 Some(entry) if !self.durable.has_reached(Sequence(entry.beside.sequence)) => return,
                 Some(entry) => entry.item.cool(),
                 None => {}
             }
-            self.warm.pop_front();
+            self.cooling.pop_front();
         }
     }
 }
@@ -168,7 +168,7 @@ impl Primitives for Plain {
             if item.is_warm() {
                 offset = file.end();
                 file.append(item.value().bytes());
-                self.warm.push_back(number);
+                self.cooling.push_back(number);
             }
             let sequence = file.append(key.bytes());
             self.noted.store(sequence, Relaxed);
@@ -244,7 +244,7 @@ impl Engine for Plain {
         let number = self.tickets.remove(&ticket).expect("a ticket is used once");
         if let Some(entry) = self.map.entry_mut(number) {
             entry.beside.tickets -= 1;
-            self.warm.push_back(number);
+            self.cooling.push_back(number);
         }
     }
 

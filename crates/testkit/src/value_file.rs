@@ -14,8 +14,8 @@ use kachel_io::{
 
 /// A file that only grows.
 ///
-/// All that is appended while a write is in flight becomes one commit, and has its number as
-/// sequence.
+/// Appends that are made while a write is in flight form the next commit. The number of the commit
+/// is their sequence.
 #[derive(Debug)]
 pub(crate) struct ValueFile {
     /// `None` until it is open.

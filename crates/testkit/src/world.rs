@@ -400,7 +400,7 @@ impl<A: Around, E: FileEngine> World<A, E> {
 }
 
 impl<A: Around, E: FileEngine<Common = CacheCommon>> World<A, E> {
-    /// The memory that shards take segments and blocks from.
+    /// The memory that engines take segments and blocks from.
     pub fn pool(&self) -> &Arc<Pool> {
         self.engines.common().pool()
     }

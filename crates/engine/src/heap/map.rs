@@ -1,7 +1,7 @@
-//! An ordered map of items on the heap: what an engine needs besides its verbs and its files.
+//! An ordered map of items on the heap. An engine over it adds only the primitives and its files.
 //!
 //! Upstream:   an engine, which implements the primitives over it.
-//! Downstream: `item` parts of this folder, which are charged to the budget.
+//! Downstream: `HeapItem` and `HeapCommon`, which charge all memory to the budget.
 //!
 //! ```text
 //! order:  key -> number     in the order of the keys: lookups and scans
@@ -33,13 +33,13 @@ const SWEPT_ITEMS_MAX: usize = 64;
 /// An item that is examined counts as this many bytes of work: its lines and those of its node.
 const EXAMINED_BYTES: u64 = 256;
 
-/// An item, its key, and what the engine keeps with it.
+/// An item, its key, and the engine's data about it.
 #[derive(Debug)]
 pub struct HeapEntry<T> {
     key: Box<[u8]>,
     /// The item.
     pub item: HeapItem,
-    /// What the engine keeps with the item.
+    /// Data of the engine about the item, such as its place in a file.
     pub beside: T,
 }
 
@@ -98,7 +98,7 @@ impl<T: Default> HeapMap<T> {
         })
     }
 
-    /// What all engines share.
+    /// The part that all engines of the process share.
     #[must_use]
     pub const fn common(&self) -> &HeapCommon {
         &self.common

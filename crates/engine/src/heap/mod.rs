@@ -191,7 +191,7 @@ pub struct HeapItem {
     value_bytes: usize,
     /// The epoch in which it was stored (I2).
     epoch: u32,
-    /// What was stored. Its expiry and its win bit may have changed since.
+    /// The [`Put`] that stored the item. `mark` changes its expiry and its win bit.
     put: Put,
     cas: u64,
     is_fetched: Cell<bool>,

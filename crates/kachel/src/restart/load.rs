@@ -31,8 +31,8 @@ use super::{Found, Report, Size, lock};
 const LARGE_BYTES_MAX: u64 = 16 << 20;
 
 impl Found {
-    /// Stores the items in `caches`, which are those of all shards and still empty, and schedules
-    /// the flush that was pending. Prints what was loaded.
+    /// Stores the items in `caches`, which are all caches of the process and still empty, and
+    /// schedules the flush that was pending. Prints what was loaded.
     ///
     /// `None` if `must_end`, which is called before each block, has returned true. Then the caller
     /// must not remove the file.
@@ -209,7 +209,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Stores a batch of items in the cache of shard `owner`, and empties it.
+    /// Stores a batch of items in the cache of number `owner`, and empties it.
     fn restore(
         &self,
         owner: usize,

@@ -24,7 +24,8 @@
 //!   So a connection takes memory for `OWED_BYTES_MAX` and one reply at most, whichever shard
 //!   answers.
 //! - I6  A reply that has a fence, and all replies behind it, are put into blocks only after the
-//!   fence was reached. So a client learns nothing that a crash can take back.
+//!   fence was reached. So a client is not told of its own change, and reads no item, before the
+//!   change is durable. Listings, statistics and lines of the log do not wait for it.
 
 use std::collections::VecDeque;
 
@@ -95,7 +96,7 @@ impl Outbox {
         }
     }
 
-    /// Whether the kernel has taken all replies, and no answer is awaited.
+    /// Whether the kernel has taken all replies, and none waits for an answer, a fence or its turn.
     pub fn is_empty(&self) -> bool {
         self.owed_bytes == 0 && self.slots.count == 0
     }

@@ -175,8 +175,8 @@ impl Segments {
         self.reclaimer.evicted_mut().take(tell)
     }
 
-    /// Whether a store that found its room on the way may find it now. If not, one of the readers
-    /// that are in the way is told to tell when it has passed (`kachel_stdx::Reader::round_over`).
+    /// Whether a store that waits for room may be executed again. If not, a reader that is in the
+    /// way is marked, and `kachel_stdx::Reader::round_over` returns `true` when it has passed.
     pub fn await_room(&mut self) -> bool {
         self.log.await_room()
     }

@@ -5,8 +5,8 @@
 //!             and the flags of the process.
 //!
 //! Invariants:
-//! - I1  `flush_all` and `stats` concern all shards. They wait until all parked requests of their
-//!   connection are answered. So the requests of a connection take effect in order.
+//! - I1  `flush_all` and `stats` concern all engines and cores. They wait until all parked requests
+//!   of their connection are answered. So the requests of a connection take effect in order.
 
 use kachel_engine::{Common as _, Engine};
 use kachel_net::{ClientIndex, CloseReason, Connection, ConnectionIndex};

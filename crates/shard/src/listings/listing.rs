@@ -3,8 +3,8 @@
 //!
 //! Upstream:   `admin` begins a listing; `tick` continues all listings by one bounded step;
 //!             `records` passes on the pieces that other cores have listed.
-//! Downstream: the engine of each shard in turn, which walks its segments; `tally`, which keeps
-//!             what is counted; `classes`, which formats it.
+//! Downstream: each engine in turn, which walks its items; `tally`, which keeps what is counted;
+//!             `classes`, which formats it.
 //!
 //! ```text
 //! our listings, in turn --(engines that this core may take)--+

@@ -112,7 +112,7 @@ pub(crate) fn answer_operation<P>(
 /// Errors: the engine delays the request, and nothing was done (I1).
 pub(crate) type Applied<P> = Result<Option<LargeValue<P>>, Ticket>;
 
-/// The engine of a shard, and the context in which it executes requests.
+/// An engine that this core holds, and the context in which it executes requests.
 pub(crate) struct Applier<'a, E> {
     pub(crate) engine: &'a mut E,
     /// The index of the engine.

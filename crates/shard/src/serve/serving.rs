@@ -5,7 +5,7 @@
 //! Downstream: `carry_out` for staged requests, `upload` for large values, `admin` for requests
 //!             that have no key, `login` for clients that must log in first.
 //!
-//! A request is *carried out* when this core executes it, or parks it with the shard that owns its
+//! A request is *carried out* when this core executes it, or parks it with the engine that owns its
 //! key.
 //!
 //! Invariants:
@@ -16,9 +16,9 @@
 //!   carried out before it.
 //! - I3  When the batch runs, each staged request of an open connection is carried out, or is left
 //!   in the input because the connection is rewound.
-//! - I4  While a request of a connection is parked, its later requests for the same shard are
+//! - I4  While a request of a connection is parked, its later requests for the same engine are
 //!   executed after it; if the engine delays it, only those for the same key are. Requests for
-//!   other shards may be executed before it.
+//!   other engines may be executed before it.
 
 use kachel_engine::{Engine, INLINE_VALUE_BYTES_MAX};
 use kachel_net::{

@@ -18,7 +18,7 @@ pub struct Holdings {
     pub reply_slots: u64,
     /// Large values that are being received.
     pub uploads: u64,
-    /// Requests that the engine delays, and replies that are not durable yet.
+    /// Requests that the engines delay. Replies that are not durable yet count in `reply_slots`.
     pub delayed: u64,
     /// Paused connections.
     pub stalled: u64,
@@ -70,7 +70,7 @@ impl Holdings {
         }
     }
 
-    /// Adds what an engine holds, which delays `delayed` requests and replies.
+    /// Adds what an engine holds, which delays `delayed` requests.
     pub(crate) fn add_engine(&mut self, delayed: usize, stats: &EngineStats) {
         self.delayed += delayed as u64;
         self.index_items += stats.index_items;

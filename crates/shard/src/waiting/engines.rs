@@ -18,11 +18,12 @@
 //!
 //! Invariants:
 //! - E1  A core holds engines for a bounded piece of work: for a batch of requests, and for
-//!   `PARKED_PER_HOLD_MAX` parked ones of each engine that it releases. Once a tick, the home core
-//!   of some engines also executes up to `PARKED_PER_TICK_MAX` requests of their backlogs, in one
-//!   hold of each. Each of
-//!   the three ends earlier if its work reaches `HOLD_BYTES_MAX` (`work`, W2). A core that holds an
-//!   engine does not poll, send or wake. The engine itself makes one system call, `madvise`, in
+//!   `PARKED_PER_HOLD_MAX` parked requests, and as many delayed ones that are ready, of each engine
+//!   that it releases. Once a tick, the home core of some engines also executes up to
+//!   `PARKED_PER_TICK_MAX` of each kind, in one hold of each engine. Each of the three ends earlier
+//!   if its work reaches `HOLD_BYTES_MAX` (`work`, W2). Completed operations on files come on top:
+//!   no more than the backends have room for. A core that holds an engine does not poll, send or
+//!   wake. The engine itself makes one system call, `madvise`, in
 //!   three cases: it gives a segment back to the kernel, because the budget is overdrawn or a
 //!   client needs memory (then the pool is locked, too); the index shrinks, by at most 2 MiB; the
 //!   index grows into the next huge page.
@@ -55,10 +56,12 @@ use crate::waiting::calls::{Calls, NEVER_NS};
 use crate::waiting::mailboxes::Mailboxes;
 use crate::waiting::parked::Parked;
 
-/// The most parked requests that a core executes for others before it releases an engine.
+/// The most parked requests that a core executes for others before it releases an engine, and the
+/// most delayed ones that are ready.
 const PARKED_PER_HOLD_MAX: usize = 64;
-/// The most parked requests that a core executes in one tick for its home engines, besides those
-/// that it executes when it releases engines. It limits how long the core's own clients wait.
+/// The most parked requests that a core executes in one tick for its home engines, and the most
+/// delayed ones that are ready, besides those that it executes when it releases engines. It limits
+/// how long the core's own clients wait.
 const PARKED_PER_TICK_MAX: usize = 512;
 
 /// An engine behind its lock.
@@ -549,7 +552,7 @@ impl<'l, E: Engine> Entered<'l, E> {
         let is_left = next.is_some();
         *unsubmitted = next;
         engines.calls(index).set_unsubmitted(is_left);
-        // A home core that was called and has no room looks again when its next operation completes.
+        // A home core that was called and has no room looks again when an operation completes.
         if is_left && !was_left {
             self.note_home(); // calls, K2
         }

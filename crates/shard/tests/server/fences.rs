@@ -65,8 +65,8 @@ impl Logged {
         Some(Ticket(self.given))
     }
 
-    /// Gives a ticket. If there is a disk, queues an operation for it, which stands for a read: what
-    /// is read does not matter here.
+    /// Gives a ticket. If there is a disk, queues an operation for it, which stands for a read:
+    /// what is read does not matter here.
     fn queue(&mut self) {
         self.given += 1;
         self.unnamed.push(self.given);

@@ -10,7 +10,7 @@
 //! - I1  An operation is in its slot from `submit` until its last completion, and the slot is free
 //!   otherwise. The token of its op is the number of the slot.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
@@ -19,7 +19,7 @@ use super::{Completion, Operation, Token, Uring};
 use crate::Files;
 use crate::event::Event;
 use crate::files::kernel::{NEW_FILE_MODE, finish_open, is_refusal, open_flags};
-use crate::files::{FileError, FileOperation, FileWork};
+use crate::files::{FileError, FileHandle, FileOperation, FileWork};
 use crate::limits::FILE_OPERATIONS_MAX;
 
 /// The operations that are in flight.
@@ -71,8 +71,17 @@ impl Uring {
     fn begin_file(&mut self, operation: Box<FileOperation>) {
         let index = self.files.put(operation);
         let operation = self.files.slots[index].as_deref_mut().expect("I1: just put");
-        let is_open = matches!(operation.work, FileWork::Open { .. });
-        let kind = if is_open { Operation::OpenFile } else { Operation::File };
+        let kind = match &mut operation.work {
+            FileWork::Open { .. } => Operation::OpenFile,
+            FileWork::Close { file } => {
+                if let Some(last) = file.take().and_then(FileHandle::into_last_fd) {
+                    let token = Token::new(Operation::CloseFile, index);
+                    return self.ring.close_file(last, token);
+                }
+                Operation::File
+            }
+            _ => Operation::File,
+        };
         let op = op_of(operation);
         // SAFETY:
         // - names and buffers stay in place: names are in the operation, which is boxed, and the
@@ -145,18 +154,15 @@ fn op_of(operation: &mut FileOperation) -> squeue::Entry {
             opcode::UnlinkAt::new(fd(folder.fd()), name.as_c_str().as_ptr()).build()
         }
         FileWork::SyncFolder { folder } => opcode::Fsync::new(fd(folder.fd())).build(),
-        FileWork::Close { file } => match file.take().and_then(|file| file.into_last_fd()) {
-            // The kernel has it from now on. If the ring ends first, it stays open.
-            Some(last) => opcode::Close::new(Fd(last.into_raw_fd())).build(),
-            None => opcode::Nop::new().build(),
-        },
+        // Another handle is left, so that nothing is closed.
+        FileWork::Close { .. } => opcode::Nop::new().build(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::{AlignedBuffer, FileHandle, FolderHandle, Transfer};
+    use crate::files::{AlignedBuffer, FolderHandle, Transfer};
 
     /// The word of an op with its flags: `rw_flags` and `fsync_flags` in `struct io_uring_sqe`.
     fn flags(work: FileWork) -> u32 {

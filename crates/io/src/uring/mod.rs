@@ -192,7 +192,9 @@ impl Uring {
             Operation::Receive => self.received(index, completion, events),
             Operation::Send => self.sent(index, completion, events),
             Operation::Cancel => self.op_ended(index),
-            Operation::File | Operation::OpenFile => self.file_done(completion, events),
+            Operation::File | Operation::OpenFile | Operation::CloseFile => {
+                self.file_done(completion, events);
+            }
         }
     }
 

@@ -18,12 +18,14 @@
 //! - I3  `ops` counts the ops whose last completion was not taken. Each op has exactly one.
 //! - I4  A descriptor that a completion brings has an owner: the code that handles the completion,
 //!   or [`end`], which closes those of the completions that nobody handles any more.
+//! - I5  A descriptor that an op closes belongs to the ring until the kernel has closed it. The
+//!   kernel closes it in any case, unless the op was cancelled or never submitted.
 //!
 //! [`end`]: Ring::end
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
@@ -65,6 +67,8 @@ pub(super) enum Operation {
     File,
     /// An operation on a file whose result is a new descriptor.
     OpenFile,
+    /// An operation on a file that closes its descriptor (I5).
+    CloseFile,
 }
 
 impl Operation {
@@ -102,6 +106,7 @@ impl Token {
             8 => Operation::CancelDatagrams,
             9 => Operation::File,
             10 => Operation::OpenFile,
+            11 => Operation::CloseFile,
             other => unreachable!("no op of ours has the operation {other}"),
         };
         Self { operation, index: user_data as u32 }
@@ -128,6 +133,8 @@ pub(super) struct Ring {
     backlog: VecDeque<Completion>,
     /// Ops in progress, those that are not submitted yet included (I3).
     ops: usize,
+    /// The descriptors that ops in progress close, with the indices of their tokens (I5).
+    closing: Vec<(u32, OwnedFd)>,
     /// Whether the kernel has kept ops after the end.
     is_stuck: bool,
     /// Whether the kernel supports a byte limit for a multishot receive.
@@ -159,6 +166,7 @@ impl Ring {
             buffers,
             backlog,
             ops: 0,
+            closing: Vec::new(),
             is_stuck: false,
             ends_receives: true,
             slack: Slack::new(slack_us),
@@ -244,6 +252,14 @@ impl Ring {
         // - the header outlives the op: discharged by the caller.
         // - the buffers are memory, but `self` owns them and outlives every op (I1).
         unsafe { self.push(op.build(), token) };
+    }
+
+    /// Closes a file. No other op in progress has the index of `token`.
+    pub(super) fn close_file(&mut self, file: OwnedFd, token: Token) {
+        debug_assert!(token.operation == Operation::CloseFile, "I5: it is found by its token");
+        let op = opcode::Close::new(Fd(file.as_raw_fd()));
+        self.closing.push((token.index, file));
+        self.push_without_memory(op.build(), token);
     }
 
     /// Cancels one op.
@@ -393,13 +409,17 @@ impl Ring {
 
     /// Takes the completions that are there.
     pub(super) fn reap(&mut self) {
-        let Self { ring, backlog, ops, .. } = self;
+        let Self { ring, backlog, ops, closing, .. } = self;
         backlog.extend(ring.completion().map(|each| {
             let more = cqueue::more(each.flags());
             debug_assert!(*ops > 0, "I3");
             *ops -= usize::from(!more);
+            let token = Token::from_user_data(each.user_data());
+            if token.operation == Operation::CloseFile {
+                end_close(closing, token.index, each.result());
+            }
             Completion {
-                token: Token::from_user_data(each.user_data()),
+                token,
                 result: each.result(),
                 more,
                 buffer: cqueue::buffer_select(each.flags()),
@@ -423,6 +443,15 @@ fn receive_to_the_limit(socket: Fd) -> squeue::Entry {
     let words = unsafe { &mut *(&raw mut op).cast::<[u32; 16]>() };
     words[OPTLEN_WORD] = RECEIVE_BYTES_MAX;
     op
+}
+
+/// Ends the ownership of a descriptor whose op has completed (I5).
+fn end_close(closing: &mut Vec<(u32, OwnedFd)>, index: u32, result: i32) {
+    let place = closing.iter().position(|(of, _)| *of == index);
+    let (_, file) = closing.swap_remove(place.expect("I5: an op that closes has a descriptor"));
+    if result != -libc::ECANCELED {
+        let _closed_by_the_kernel = file.into_raw_fd();
+    }
 }
 
 /// Whether an error is no failure: the time is up, a signal came, or the caller must take
@@ -494,6 +523,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         if !self.end() {
             self.buffers.leak(); // I1
+            std::mem::forget(std::mem::take(&mut self.closing)); // I5: the kernel may close them.
         }
     }
 }
@@ -540,6 +570,41 @@ mod tests {
         panic!("the kernel has not completed {count} ops");
     }
 
+    /// The number of descriptors that this process has of a file.
+    fn descriptors_of(file: &std::path::Path) -> usize {
+        let all = std::fs::read_dir("/proc/self/fd").expect("proc").flatten();
+        all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|path| path == file)).count()
+    }
+
+    /// The fault: a file stayed open if the op that closes it was cancelled, or never submitted.
+    #[test]
+    fn a_file_whose_close_is_not_carried_out_is_closed_at_the_end() {
+        let Ok(mut ring) = Ring::new(0) else {
+            return println!("skip io_uring the kernel forbids it");
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let another = || file.reopen().expect("it is there").into();
+        let close = |index| Token::new(Operation::CloseFile, index);
+        // The kernel closes the first one.
+        ring.close_file(another(), close(0));
+        await_completions(&mut ring, 1);
+        // The second one waits behind an op that only the end cancels.
+        let quiet = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty());
+        let quiet = quiet.expect("an eventfd");
+        let poll = opcode::PollAdd::new(Fd(quiet.as_raw_fd()), libc::POLLIN as u32).build();
+        let poll = poll.flags(squeue::Flags::IO_LINK);
+        ring.push_without_memory(poll, Token::new(Operation::Doorbell, 0));
+        ring.close_file(another(), close(1));
+        ring.ring.submit().expect("submitted");
+        // The third one does not reach the kernel.
+        ring.close_file(another(), close(2));
+        assert_eq!(descriptors_of(file.path()), 3, "ours, and two that are not closed yet");
+        assert!(ring.end());
+        assert_eq!(descriptors_of(file.path()), 2, "I5: the kernel knows nothing of the third");
+        drop(ring);
+        assert_eq!(descriptors_of(file.path()), 1, "I5");
+    }
+
     /// The fault: the descriptors of files and clients that came while the ring ended stayed open.
     #[test]
     fn descriptors_that_nobody_takes_are_closed_at_the_end() {
@@ -548,11 +613,7 @@ mod tests {
         };
         let file = tempfile::NamedTempFile::new().expect("a file");
         let path = std::ffi::CString::new(file.path().as_os_str().as_bytes()).expect("no zero");
-        let descriptors = || {
-            let all = std::fs::read_dir("/proc/self/fd").expect("proc").flatten();
-            let paths = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-            paths.filter(|path| path == file.path()).count()
-        };
+        let descriptors = || descriptors_of(file.path());
         let at = opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(libc::O_CLOEXEC);
         // SAFETY:
         // - the path lives until the op has completed, below.
@@ -572,9 +633,9 @@ mod tests {
     #[test]
     fn tokens_survive_the_kernel() {
         use Operation::{Accept, Cancel, CancelAccept, Doorbell, Receive, Send};
-        use Operation::{CancelDatagrams, Datagrams, File, OpenFile};
+        use Operation::{CancelDatagrams, CloseFile, Datagrams, File, OpenFile};
         let connections = [Doorbell, Accept, CancelAccept, Receive, Send, Cancel];
-        let others = [Datagrams, CancelDatagrams, File, OpenFile];
+        let others = [Datagrams, CancelDatagrams, File, OpenFile, CloseFile];
         for operation in connections.into_iter().chain(others) {
             let token = Token::new(operation, u32::MAX as usize);
             assert_eq!(Token::from_user_data(token.to_user_data()), token);

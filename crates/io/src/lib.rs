@@ -16,6 +16,7 @@
 
 mod accept_hold;
 mod any;
+mod around;
 mod bell;
 mod clock;
 mod datagrams;
@@ -43,6 +44,7 @@ use std::os::fd::OwnedFd;
 use kachel_stdx::Landing;
 
 pub use any::{AnyIo, Choice, open};
+pub use around::{Around, Surrounded};
 pub use clock::{Clock, ManualClock, SystemClock, ThreadTime};
 pub use epoll::{Epoll, ReceivedDatagram, receive_datagrams};
 pub use event::{
@@ -59,7 +61,7 @@ pub use limits::{
     KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, SEND_BLOCK_BYTES,
     SEND_GATHER_MAX, SEND_WHOLE_BYTES_MAX, SLACK_WAIT_NS_MIN,
 };
-pub use memory::{Around, FarEnd, Memory, MemoryNet, Surrounded};
+pub use memory::{FarEnd, Memory, MemoryNet};
 pub use packets::{PACKETS_PER_CALL, PacketSocket};
 pub use rng::{Rng, SeededRng, SystemRng};
 pub use send_block::SendBlock;

@@ -13,7 +13,6 @@
 //!   window, and returns whether a poll would report an event. So a simulation of sleep loses no
 //!   wake-up and adds none.
 
-mod around;
 /// A disk in memory, for tests and simulation.
 pub mod disk;
 mod far_end;
@@ -27,7 +26,6 @@ use std::rc::Rc;
 use kachel_stdx::Landing;
 use rustix::event::{EventfdFlags, eventfd};
 
-pub use around::{Around, Surrounded};
 use disk::Disk;
 use far_end::{DatagramQueues, Wire, Wires};
 pub use far_end::{FarEnd, MemoryNet};

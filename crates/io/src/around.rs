@@ -9,12 +9,12 @@ use std::os::fd::OwnedFd;
 
 use kachel_stdx::Landing;
 
-use super::Memory;
-use super::disk::Disk;
 use crate::event::{
     DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
 };
 use crate::files::FileOperation;
+use crate::memory::Memory;
+use crate::memory::disk::Disk;
 use crate::send_block::SendBlock;
 use crate::waker::Waker;
 use crate::{Files, Io};

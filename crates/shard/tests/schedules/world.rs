@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use kachel_io::{Around, Event, FarEnd, Io, Memory, Wait};
+use kachel_io::{Around, Event, FarEnd, Io, Wait};
 use kachel_shard::{AfterTick, Shared};
 use kachel_testkit::{World, WorldOptions, WorldShard, is_rest, setting};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -164,7 +164,7 @@ struct Sleeper {
 }
 
 impl Around for Sleeper {
-    fn poll(&self, door: &mut Memory, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(&self, door: &mut impl Io, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
         let sleeps = is_rest(wait);
         loop {
             door.poll(Wait::Now, events)?;

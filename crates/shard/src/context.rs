@@ -63,8 +63,9 @@ pub(crate) struct Context {
     pub(crate) file_room: Cell<usize>,
     /// Whether any wait there.
     pub(crate) has_outgoing: Cell<bool>,
-    /// The operations on files that the backend of this core carries out.
-    pub(crate) files_in_flight: Cell<u32>,
+    /// The operations on files that this core has taken and that have not completed, by the indices
+    /// of their engines.
+    files_in_flight: Box<[Cell<u16>]>,
     /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
     to_wake: RefCell<Vec<CoreIndex>>,
 }
@@ -107,7 +108,7 @@ impl Context {
             work,
             file_room: Cell::new(0),
             has_outgoing: Cell::new(false),
-            files_in_flight: Cell::new(0),
+            files_in_flight: homes.all().map(|_| Cell::new(0)).collect(),
             to_wake,
         }
     }
@@ -204,6 +205,29 @@ impl Context {
                 self.note_wake(core);
             }
         })
+    }
+
+    /// The operations on files of an engine that this core has taken and that have not completed.
+    pub(crate) fn files_in_flight(&self, engine: EngineIndex) -> usize {
+        self.files_in_flight[engine.number()].get().into()
+    }
+
+    /// Whether this core has taken any that have not completed.
+    pub(crate) fn has_files_in_flight(&self) -> bool {
+        self.files_in_flight.iter().any(|count| count.get() > 0)
+    }
+
+    /// Notes that this core has taken an operation on a file, for which its backend has room.
+    pub(crate) fn note_file_taken(&self, engine: EngineIndex) {
+        self.file_room.set(self.file_room.get() - 1);
+        let count = &self.files_in_flight[engine.number()];
+        count.set(count.get() + 1);
+    }
+
+    /// Notes that one of them has completed.
+    pub(crate) fn note_file_done(&self, engine: EngineIndex) {
+        let count = &self.files_in_flight[engine.number()];
+        count.set(count.get().checked_sub(1).expect("files, S3: what completes was taken"));
     }
 
     /// The number of cores of the process.

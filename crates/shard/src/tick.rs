@@ -606,7 +606,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             && !self.records.are_away()
             && !self.records.are_asked()
             && self.engines.mailboxes().is_empty(self.context.core)
-            && self.context.files_in_flight.get() == 0 // files, S4
+            && !self.context.has_files_in_flight() // files, S4
             && !self.context.has_outgoing.get();
         if is_over { AfterTick::Finished } else { AfterTick::Again }
     }

@@ -45,6 +45,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use kachel_engine::{ClassStats, DeadFound, DurableWord, Engine, EngineIndex, LastDead, Sequence};
+use kachel_io::FILE_OPERATIONS_MAX;
 use kachel_net::{CoreIndex, Fence};
 use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
 
@@ -246,6 +247,15 @@ impl<E: Engine> Engines<E> {
         calls.is_room_called()
             || calls.deadline_ns() <= context.now_ns()
             || calls.has_unsubmitted() && context.file_room.get() > 0
+    }
+
+    /// The number of operations on files that this core may take from an engine now: those that its
+    /// backend has room for, and no more than the share of the engine (`files`, S5).
+    fn submissions_max(&self, index: EngineIndex, context: &Context) -> usize {
+        let waits = |of: &&EngineIndex| **of != index && self.calls(**of).has_unsubmitted();
+        let waiting = context.home_engines().iter().filter(waits).count();
+        let share = FILE_OPERATIONS_MAX.div_ceil(1 + waiting);
+        context.file_room.get().min(share.saturating_sub(context.files_in_flight(index)))
     }
 
     /// Takes the operations on files that this core must submit, and passes them to `submit` with
@@ -521,9 +531,9 @@ impl<'l, E: Engine> Entered<'l, E> {
         executed
     }
 
-    /// Takes the operations on files that the engine has queued, as far as the backend of this core
-    /// has room. Leaves the others to the home core (`files`, S2). Cost: nothing, for an engine
-    /// without files.
+    /// Takes the operations on files that the engine has queued, as far as this core may
+    /// ([`Engines::submissions_max`]). Leaves the others to the home core (`files`, S2). Cost:
+    /// nothing, for an engine without files.
     #[inline]
     fn take_submissions(&mut self) {
         let Kept { engine, unsubmitted, .. } = self.kept();
@@ -539,16 +549,16 @@ impl<'l, E: Engine> Entered<'l, E> {
         let Kept { engine, unsubmitted, .. } = self.kept();
         let mut outgoing = engines.outgoing(context.core);
         let mut next = Some(first);
-        let mut room = context.file_room.get();
+        let mut room = engines.submissions_max(index, context);
         while room > 0
             && let Some(submission) = next
         {
             outgoing.push((index, submission));
+            context.note_file_taken(index);
             room -= 1;
             next = engine.next_submission();
         }
         context.has_outgoing.set(!outgoing.is_empty());
-        context.file_room.set(room);
         let is_left = next.is_some();
         *unsubmitted = next;
         engines.calls(index).set_unsubmitted(is_left);

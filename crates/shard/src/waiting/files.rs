@@ -21,6 +21,9 @@
 //!   cannot release the lock without seeing (`kachel_stdx::CombiningLock`, C3).
 //! - S4  A core does not end before its operations have completed: requests of other cores may wait
 //!   for them.
+//! - S5  While home engines of a core wait for room, no engine takes more than an equal share of
+//!   the operations that the backend carries out at once. The shares add up to at least all of
+//!   these, so while there is room, one of the engines that wait has less than its share.
 
 use kachel_engine::{Engine, EngineIndex};
 use kachel_io::{FileOperation, Files};
@@ -73,13 +76,11 @@ fn complete_some<E: FileEngine>(
     completed: &mut Completed,
 ) {
     let mut held = HeldEngines::new(engines, context);
-    let count = u32::try_from(completed.len()).expect("a backend has few operations in flight");
-    let left = context.files_in_flight.get().checked_sub(count);
-    context.files_in_flight.set(left.expect("S3: what completes was submitted"));
     for mut operation in completed.drain(..) {
         let engine = EngineIndex((operation.token >> TOKEN_BITS) as u16); // S1
         debug_assert!(engine.0 < context.engines(), "S1: an engine of this process");
         operation.token &= (1 << TOKEN_BITS) - 1;
+        context.note_file_done(engine);
         held.park(records.carrier(context, engine, operation.into())); // S3
     }
 }
@@ -93,6 +94,5 @@ pub(crate) fn submit<E: FileEngine>(io: &mut impl Files, context: &Context, engi
         operation.token |= u64::from(engine.0) << TOKEN_BITS;
         let submitted = io.submit(operation);
         assert!(submitted.is_ok(), "S2: there is room");
-        context.files_in_flight.set(context.files_in_flight.get() + 1);
     });
 }

@@ -386,11 +386,15 @@ fn cold_reads_wait_for_their_tickets_and_hits_take_no_record() {
     }
 }
 
-/// Has each client ask for `count` cold keys of its own, all of them from an engine.
+/// Has each client ask for `count` cold keys of its own, all of them from engine 0.
 fn ask_for_cold(clients: &[FarEnd], count: usize) {
+    ask_engine_for_cold(0, clients, count);
+}
+
+fn ask_engine_for_cold(engine: u16, clients: &[FarEnd], count: usize) {
     for (number, client) in clients.iter().enumerate() {
-        let asks =
-            (0..count).map(|cold| format!("get {}\r\n", key(0, &format!("cold{number}-{cold}-"))));
+        let cold = |cold| key(engine, &format!("cold{number}-{cold}-"));
+        let asks = (0..count).map(|number| format!("get {}\r\n", cold(number)));
         client.write((asks.collect::<String>() + "mn\r\n").as_bytes());
     }
 }
@@ -446,6 +450,31 @@ fn an_operation_of_upkeep_takes_the_last_room() {
         assert_eq!(other.read(), b"NOT_FOUND\r\nEND\r\n");
         assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
     }
+}
+
+/// The fault: the engine that was released first took all the room, again and again.
+#[test]
+fn engines_of_a_core_share_the_room_for_operations_on_files() {
+    const CLIENTS: usize = 16;
+    const EACH: usize = FILE_OPERATIONS_MAX / ENGINES as usize / CLIENTS;
+    let (mut bench, disk) = Bench::with_disk(1, 1);
+    let clients = [(); CLIENTS].map(|()| bench.world.connect());
+    let others = [(); CLIENTS].map(|()| bench.world.connect());
+    ask_for_cold(&clients, 25);
+    bench.world.rest();
+    assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX, "more of engine 0 are left");
+    ask_engine_for_cold(1, &others, EACH);
+    // All that are in flight complete together, two times.
+    for _ in 0..2 {
+        bench.world.rest();
+        assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX, "no room is left free");
+        bench.disk_clock.advance_ns(1);
+    }
+    bench.world.rest();
+    let all = "END\r\n".repeat(EACH) + "MN\r\n";
+    assert!(others.iter().all(|client| client.read() == all.as_bytes()), "it had its share");
+    assert!(clients.iter().any(|client| !client.read().ends_with(b"MN\r\n")), "they still wait");
+    bench.fetch_all(&disk);
 }
 
 #[test]

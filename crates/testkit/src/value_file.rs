@@ -28,6 +28,7 @@ pub(crate) struct ValueFile {
     /// The number of the next commit, and where the one before ends.
     next_commit: u64,
     commit_end: u64,
+    /// Whether a write is in flight, or the name of the file is not durable yet.
     is_writing: bool,
     /// The last commit that is durable.
     durable: Arc<DurableWord>,
@@ -51,7 +52,7 @@ impl ValueFile {
             tail: Vec::new(),
             next_commit: 1,
             commit_end: 0,
-            is_writing: false,
+            is_writing: true,
             durable,
         }
     }
@@ -108,7 +109,12 @@ impl ValueFile {
     ) -> Option<(u64, AlignedBuffer)> {
         let bytes = done.result().expect("a disk that works");
         match &mut done.work {
-            FileWork::Open { opened, .. } => self.file = opened.take(),
+            FileWork::Open { folder, opened, .. } => {
+                self.file = opened.take();
+                let folder = folder.clone();
+                self.queue.push_back(operation(0, FileWork::SyncFolder { folder }));
+            }
+            FileWork::SyncFolder { .. } => self.is_writing = false,
             FileWork::Write { .. } => {
                 self.is_writing = false;
                 self.written += bytes as u64;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod filled;
+mod live_world;
 mod output;
 mod plain;
 #[cfg(feature = "process")]
@@ -18,6 +19,7 @@ mod world;
 pub use filled::{
     BenchKey, Filled, FilledCache, KEY_BYTES, VALUE_BYTES, copy_out, key, random_keys,
 };
+pub use live_world::LiveWorld;
 pub use output::{skip, tell};
 pub use plain::{Plain, PlainOpener};
 #[cfg(feature = "process")]

@@ -112,8 +112,26 @@ impl Default for WorldOptions {
 }
 
 impl WorldOptions {
+    /// What the engines of the server are opened with.
+    pub(crate) fn opening(&self, shared: &Shared, hasher: KeyHasher) -> Opening {
+        Opening {
+            engines: shared.homes.engines(),
+            cores: shared.homes.cores(),
+            hasher,
+            options: EngineOptions {
+                evict: self.evict,
+                cas: self.cas,
+                item_bytes_max: self.item_bytes_max,
+                leases: self.leases,
+            },
+            budget: Arc::clone(&shared.budget),
+            budget_bytes_max: self.memory_bytes,
+            process_bytes: 0,
+        }
+    }
+
     /// The options of the server.
-    fn shared(&self) -> SharedOptions {
+    pub(crate) fn shared(&self) -> SharedOptions {
         SharedOptions {
             shards: self.shards,
             engines: self.engines,
@@ -244,25 +262,10 @@ impl<A: Around, E: FileEngine> World<A, E> {
             }
         }
         let hasher = KeyHasher::new(options.seeds, homes.engines());
-        let engine_options = EngineOptions {
-            evict: options.evict,
-            cas: options.cas,
-            item_bytes_max: options.item_bytes_max,
-            leases: options.leases,
-        };
         let origin = ClockOrigin::new(0, options.start_unix_s);
         let times = || (0..options.shards).map(|_| Rc::default()).collect();
         let [lags_ns, ran_ns]: [Vec<Rc<Cell<u64>>>; 2] = [times(), times()];
-        let opening = Opening {
-            engines: homes.engines(),
-            cores: homes.cores(),
-            hasher,
-            options: engine_options,
-            budget: Arc::clone(&shared.budget),
-            budget_bytes_max: options.memory_bytes,
-            process_bytes: 0,
-        };
-        let engines = opener.open(&opening).expect("address space");
+        let engines = opener.open(&options.opening(&shared, hasher)).expect("address space");
         let engines = Engines::new(engines, homes, options.crew);
         let shards: Vec<_> = (0..options.shards)
             .zip(endpoints)

@@ -1,0 +1,144 @@
+//! A whole server over the kernel: its shards run on threads of their own, with sockets of the
+//! loopback and files of a file system.
+//!
+//! Upstream:   tests that need what [`crate::World`] replaces: the kernel and threads.
+//! Downstream: `shard`, and `io` by a backend of the kernel.
+//!
+//! Invariants:
+//! - I1  No shard runs before all are made, and no thread lives longer than its server, unless a
+//!   test has failed.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::thread::{Builder, JoinHandle};
+
+use kachel_engine::{ClockOrigin, Engine, KeyHasher, OpenEngines};
+use kachel_host::Budget;
+use kachel_io::{Around, Choice, Clock as _, Limits, Surrounded, SystemClock, Waker, listener};
+use kachel_net::{CoreIndex, EndpointIndex};
+use kachel_shard::{AfterTick, Engines, FileEngine, Shard, ShardOptions, Shared};
+
+use crate::world::WorldOptions;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// A server over the kernel. Its clients connect by TCP. It ends when it is dropped.
+pub struct LiveWorld<E: Engine> {
+    address: SocketAddr,
+    wakers: Vec<Waker>,
+    threads: Vec<JoinHandle<()>>,
+    /// The engines of all shards.
+    pub engines: Arc<Engines<E>>,
+    /// State that the shards share: counters, memory budget, options.
+    pub shared: Arc<Shared>,
+}
+
+/// What the thread of a shard needs to make it.
+struct Start<E: Engine> {
+    choice: Choice,
+    core: CoreIndex,
+    hasher: KeyHasher,
+    origin: ClockOrigin,
+    engines: Arc<Engines<E>>,
+    shared: Arc<Shared>,
+    made: Sender<Waker>,
+    all_are_made: Arc<Barrier>,
+}
+
+impl<E: FileEngine + Send + 'static> LiveWorld<E>
+where
+    Engines<E>: Send + Sync,
+{
+    /// Starts a server over the engines that `opener` opens. `around` is around the calls of each
+    /// shard to its backend. The server has no UDP, and the clock of the machine.
+    ///
+    /// Errors: the kernel forbids the backend.
+    ///
+    /// # Panics
+    /// If memory, descriptors or threads are out.
+    pub fn over<A: Around + Clone + Send + 'static>(
+        choice: Choice,
+        options: WorldOptions,
+        around: &A,
+        opener: &impl OpenEngines<Engine = E>,
+    ) -> io::Result<Self> {
+        drop(kachel_io::open(choice, Limits::default())?);
+        let budget = Arc::new(Budget::new(options.memory_bytes));
+        let shared = Arc::new(Shared::new(options.shared(), budget));
+        let hasher = KeyHasher::new(options.seeds, shared.homes.engines());
+        let engines = opener.open(&options.opening(&shared, hasher)).expect("address space");
+        let engines = Engines::new(engines, shared.homes, options.crew);
+        let origin = ClockOrigin::new(SystemClock.now_ns(), SystemClock.unix_s());
+        let socket = listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), BACKLOG, false)?;
+        let address = listener::local_addr(&socket)?;
+        let mut socket = Some(socket);
+        let all_are_made = Arc::new(Barrier::new(options.shards.into()));
+        let (made, wakers) = channel();
+        let mut threads = Vec::new();
+        for core in (0..options.shards).map(CoreIndex) {
+            let start = Start {
+                choice,
+                core,
+                hasher,
+                origin,
+                engines: Arc::clone(&engines),
+                shared: Arc::clone(&shared),
+                made: made.clone(),
+                all_are_made: Arc::clone(&all_are_made),
+            };
+            let (around, socket) = (around.clone(), socket.take());
+            let body = move || start.run(around, socket);
+            let thread = Builder::new().name(format!("shard {}", core.0)).spawn(body);
+            threads.push(thread.expect("a thread"));
+        }
+        drop(made);
+        let wakers: Vec<_> = wakers.iter().take(options.shards.into()).collect();
+        assert!(wakers.len() == threads.len(), "each shard is made");
+        Ok(Self { address, wakers, threads, engines, shared })
+    }
+
+    /// A new client.
+    ///
+    /// # Panics
+    /// If the server is gone.
+    #[must_use]
+    pub fn connect(&self) -> TcpStream {
+        let client = TcpStream::connect(self.address).expect("it listens");
+        client.set_nodelay(true).expect("a socket");
+        client
+    }
+}
+
+impl<E: FileEngine> Start<E> {
+    /// The body of a thread.
+    fn run(self, around: impl Around, socket: Option<std::os::fd::OwnedFd>) {
+        let io = kachel_io::open(self.choice, Limits::default()).expect("one was open before");
+        let options = ShardOptions { core: self.core, hasher: self.hasher, origin: self.origin };
+        let io = Surrounded::new(io, around);
+        let mut shard = Shard::new(io, SystemClock, self.engines, options, self.shared);
+        self.made.send(shard.waker()).expect("the server waits for it");
+        drop(self.made);
+        self.all_are_made.wait(); // I1
+        if let Some(socket) = socket {
+            shard.listen(socket, EndpointIndex(0));
+        }
+        while shard.tick().expect("the backend reports events") == AfterTick::Again {}
+    }
+}
+
+impl<E: Engine> Drop for LiveWorld<E> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // I1: a thread may never end.
+        }
+        self.shared.stop();
+        self.shared.give_up_clients();
+        self.wakers.iter().for_each(Waker::wake);
+        for thread in self.threads.drain(..) {
+            thread.join().expect("its assertions hold"); // I1
+        }
+    }
+}

@@ -220,6 +220,15 @@ impl<S> Slots<S> {
         self.free_chunks(first, last);
     }
 
+    /// The slots of a list, in its order.
+    pub(crate) fn of(&self, list: &SlotList) -> impl Iterator<Item = SlotIndex> {
+        let next = |slot: &SlotIndex| {
+            let next = self.slots[slot.0 as usize].next;
+            (next != NONE).then_some(SlotIndex(next))
+        };
+        std::iter::successors(list.head(), next)
+    }
+
     /// Frees a whole list, because its connection is gone. Slots that await answers become orphans.
     pub(crate) fn orphan(&mut self, list: &mut SlotList) {
         let mut index = list.head;

@@ -145,11 +145,29 @@ impl<P: ReadValue> Clients<P> {
     /// load, if there is no fence.
     #[inline]
     pub(crate) fn lift_fences(&mut self, is_reached: impl Fn(Fence) -> bool) {
+        if self.fences.are_stale(self.slots.in_use()) {
+            self.list_fences();
+        }
         while !self.fences.is_empty()
             && let Some(client) = self.fences.take_reached(&is_reached)
         {
             self.mark_dirty(client);
         }
+    }
+
+    /// Lists the fences of the clients that are left (`fences`, F3). Cost: a read of each reply
+    /// slot, after as many fences were added as there were slots.
+    #[cold]
+    fn list_fences(&mut self) {
+        let Self { connections, slots, fences, exchanges, .. } = self;
+        fences.clear();
+        let open = connections.indices().map(ClientIndex::from);
+        for client in open.chain(exchanges.iter().map(|exchange| (*exchange).into())) {
+            let outbox = connections.get(client).map(Connection::outbox);
+            let owed = outbox.into_iter().flat_map(|outbox| outbox.fences(slots));
+            owed.for_each(|fence| fences.add(fence, client));
+        }
+        debug_assert!(fences.count() <= slots.in_use() as usize, "fences, F3");
     }
 
     /// Sends constant text to a client.

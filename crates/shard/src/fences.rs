@@ -17,11 +17,17 @@
 //!   then looks at the durable words for the last time. A core that releases an engine whose word
 //!   has advanced takes all bits of that engine, and wakes these cores. Between each one's write
 //!   and its read stands a sequentially consistent fence, so not both miss (Dekker).
+//! - F3  After each tick there are at most twice as many fences as reply slots in use, and
+//!   `STALE_MAX` more. An outbox has a slot for each of its fences. So the fences of clients that
+//!   are gone take a bounded amount of memory, however long a disk stalls.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use kachel_net::{ClientIndex, Fence};
+
+/// Fences of clients that are gone are listed up to this number before they are looked for (F3).
+const STALE_MAX: usize = 64;
 
 /// The fences of one core.
 #[derive(Debug, Default)]
@@ -36,6 +42,23 @@ impl Fences {
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Whether there are more than F3 allows, if `slots` reply slots are in use. Cost: a load.
+    #[inline]
+    pub(crate) const fn are_stale(&self, slots: u32) -> bool {
+        self.count > 2 * slots as usize + STALE_MAX
+    }
+
+    /// Removes all fences. The caller lists those that the outboxes have (F1).
+    pub(crate) fn clear(&mut self) {
+        self.waiting.iter_mut().for_each(BinaryHeap::clear);
+        self.count = 0;
+    }
+
+    /// The number of fences that are listed.
+    pub(crate) const fn count(&self) -> usize {
+        self.count
     }
 
     /// Lists a client (F1). Cost: an allocation only if more clients wait than ever before.

@@ -254,6 +254,11 @@ impl Outbox {
         true
     }
 
+    /// The fences that hold back replies, in the order of the replies.
+    pub fn fences<S>(&self, slots: &Slots<S>) -> impl Iterator<Item = Fence> {
+        slots.of(&self.slots).filter_map(|slot| slots.fence(slot))
+    }
+
     /// Keeps a slot, and room, for the answers of `awaited` other shards.
     pub fn await_answers<S>(
         &mut self,

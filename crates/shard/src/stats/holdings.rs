@@ -16,6 +16,8 @@ pub struct Holdings {
     pub connections: u64,
     /// Reply slots in use, including those of closed connections that still await an answer.
     pub reply_slots: u64,
+    /// Fences that are listed. Those of clients that are gone are listed for a while.
+    pub fences: u64,
     /// Large values that are being received.
     pub uploads: u64,
     /// Requests that the engines delay. Replies that are not durable yet count in `reply_slots`.
@@ -61,6 +63,7 @@ impl Holdings {
         Self {
             connections: connections.count().into(),
             reply_slots: clients.slots.in_use().into(),
+            fences: clients.fences.count() as u64,
             uploads: uploads.count() as u64,
             stalled: open().filter(|open| open.is_paused()).count() as u64,
             input_bytes: open().map(|open| open.input().charged_bytes()).sum(),

@@ -334,6 +334,29 @@ fn a_client_that_leaves_before_its_fence_leaves_nothing() {
     }
 }
 
+/// The fault: the fences of clients that were gone stayed until the disk went on.
+#[test]
+fn clients_that_come_and_leave_while_a_disk_stalls_leave_a_bounded_number_of_fences() {
+    const CLIENTS: u64 = 300;
+    for cores in CORES {
+        let mut bench = Bench::new(cores);
+        let (stays, other) = (bench.world.connect(), bench.world.connect());
+        bench.wanted.iter().for_each(|wanted| wanted.commit.store(3, Relaxed));
+        assert_eq!(bench.ask(&stays, &[set(0, "a"), set(1, "b")].concat()), "");
+        for _ in 0..CLIENTS {
+            let client = bench.world.connect();
+            assert_eq!(bench.ask(&client, &set(1, "c")), "");
+            client.reset();
+            bench.world.rest();
+        }
+        let listed = |bench: &Bench| bench.world.holdings().map(|held| held.fences).sum::<u64>();
+        assert!((2..CLIENTS / 2).contains(&listed(&bench)), "{} are listed", listed(&bench));
+        assert_eq!(bench.advance(0, 3, &other, &stays), "STORED\r\n", "those that stay are listed");
+        assert_eq!(bench.advance(1, 3, &other, &stays), "STORED\r\n");
+        assert_eq!(listed(&bench), 0);
+    }
+}
+
 #[test]
 fn a_parked_request_comes_back_at_once_with_its_fence() {
     for cores in CORES {

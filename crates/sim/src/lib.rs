@@ -15,7 +15,7 @@ mod answer;
 mod ask;
 mod audit;
 mod client;
-mod delaying;
+mod disk;
 mod examine;
 mod kept;
 mod options;

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,11 +32,11 @@ and printed with the command that reproduces it.
   --clients C    the number of clients (default: it follows from the seed)
   --shards S     the number of shards (default: it follows from the seed)
   --engines N    the number of engines (default: it follows from the seed)
-  --engine E     the engines of the server: plain, or cache (default), which delays answers in
-                 some of the runs (late)
+  --engine E     the engines of the server: cache, delaying (caches that delay answers) or plain
+                 (default: it follows from the seed)
   --without FAULT,...
                  turn off some of the faults that follow from the seed: cut, delay, reset,
-                 slow, stop, skew, jump, leave, flush, late, dump, limit, end";
+                 slow, stop, skew, jump, leave, flush, late, disk, dump, limit, end";
 
 /// The judge may give up one key for each group of this many keys.
 const KEYS_PER_GIVEN_UP: u64 = 5_000;
@@ -58,15 +59,15 @@ struct Wanted {
     clients: Option<u16>,
     shards: Option<u16>,
     engines: Option<u16>,
-    engine: EngineChoice,
+    engine: Option<EngineChoice>,
     without: Vec<Fault>,
 }
 
 impl Wanted {
     fn options(&self, seed: u64) -> Options {
         let mut options = Options::of_seed(seed, self.requests);
-        if self.engine == EngineChoice::Plain {
-            options = options.over_plain();
+        if let Some(engine) = self.engine {
+            options = options.over(engine);
         }
         options.clients = self.clients.unwrap_or(options.clients);
         options.shards = self.shards.unwrap_or(options.shards);
@@ -113,7 +114,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, Strin
         clients: None,
         shards: None,
         engines: None,
-        engine: EngineChoice::Cache,
+        engine: None,
         without: Vec::new(),
     };
     while let Some(word) = words.next() {
@@ -137,11 +138,9 @@ fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, Strin
             "--shards" => wanted.shards = Some(small()?.max(1)),
             "--engines" => wanted.engines = Some(small()?.max(1)),
             "--engine" => {
-                wanted.engine = match text.as_str() {
-                    "cache" => EngineChoice::Cache,
-                    "plain" => EngineChoice::Plain,
-                    _ => return Err(format!("{text} is not an engine")),
-                };
+                let engine = EngineChoice::ALL.iter().find(|(_, name)| *name == text);
+                let (engine, _) = engine.ok_or_else(|| format!("{text} is not an engine"))?;
+                wanted.engine = Some(*engine);
             }
             "--without" => {
                 for name in text.split(',') {
@@ -201,8 +200,8 @@ struct Sum {
     keys: u64,
     keys_given_up: u64,
     coverage: Coverage,
-    /// For each count of the coverage: the number of runs in which it was above 0.
-    runs_with: [u64; Coverage::COUNT],
+    /// For each count of the coverage, by name: the number of runs in which it was above 0.
+    runs_with: BTreeMap<&'static str, u64>,
 }
 
 impl Sum {
@@ -221,8 +220,8 @@ impl Sum {
         self.keys += report.judged.keys;
         self.keys_given_up += report.judged.keys_given_up;
         self.coverage.add(&report.coverage);
-        for (runs, (_, count)) in self.runs_with.iter_mut().zip(report.coverage.fields()) {
-            *runs += u64::from(count > 0);
+        for (name, count) in report.coverage.fields() {
+            *self.runs_with.entry(name).or_default() += u64::from(count > 0);
         }
         let lacks = report.lacks(options);
         if !lacks.is_empty() {
@@ -248,15 +247,16 @@ impl Sum {
         missing > MISSING_MAX + reads / MISSING_PART
     }
 
-    fn print(&self, engine: EngineChoice) {
+    /// Prints the sums of runs over engines of this kind, or of all kinds.
+    fn print(&self, engine: Option<EngineChoice>) {
         let runs = self.passed + self.failed;
         println!(
             "seeds: {runs} run, {} failed, {} run twice; {} requests settled, {} operations judged, \
              {} of them as if nothing were ever evicted",
             self.failed, self.twice, self.requests, self.operations, self.strict
         );
-        for ((name, sum), runs) in self.coverage.fields().into_iter().zip(self.runs_with) {
-            println!("  {name}: {sum} in {runs} runs");
+        for (name, sum) in self.coverage.fields() {
+            println!("  {name}: {sum} in {} runs", self.runs_with.get(name).unwrap_or(&0));
         }
         for (seed, lacks) in &self.lacking {
             println!("  seed {seed} lacked {}", lacks.join(" and "));
@@ -282,8 +282,9 @@ impl Sum {
         if (delayed_before + delayed_after) * DELAYED_PART < delayable {
             println!("never seen: a delay of one operation in {DELAYED_PART}");
         }
-        for ((name, _), runs) in self.coverage.fields().into_iter().zip(self.runs_with) {
-            if runs == 0 && runs < self.passed && engine.may_show(name) {
+        for (name, sum) in self.coverage.fields() {
+            let may_show = engine.is_none_or(|engine| engine.may_show(name));
+            if sum == 0 && self.passed > 0 && may_show {
                 println!("never seen: {name}");
             }
         }

@@ -14,8 +14,14 @@ pub const REQUESTS: u32 = 2_000;
 /// The most clients that a seed gives to a run.
 pub const CLIENTS_MAX: u64 = 12;
 
-/// How many runs in a thousand have an engine that delays answers.
-const LATE_PERMILLE: u64 = 300;
+/// How many runs in a thousand are over engines that delay answers, unless the caller chooses.
+const DELAYING_PERMILLE: u64 = 300;
+/// How many of the other runs in a thousand are over plain engines, unless the caller chooses.
+const PLAIN_PERMILLE: u64 = 250;
+/// How many runs over plain engines in a thousand have files.
+const FILES_PERMILLE: u64 = 700;
+/// How many of the runs with files in a thousand have a disk with faults.
+const DISK_PERMILLE: u64 = 800;
 /// How many runs in a thousand have a server that refuses items instead of evicting others.
 const STORE_PERMILLE: u64 = 250;
 /// How many runs in a thousand have items without CAS tokens (`-C`).
@@ -43,17 +49,34 @@ const GATHERING_PERMILLE: u64 = 500;
 /// The most bytes of an item beside the padding of its value.
 const PADDING_SPARE: u64 = 400;
 
-/// The engines of a run's server. Caches delay some of their answers if the run has
-/// [`Fault::Late`].
+/// The engines of a run's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineChoice {
     /// Caches.
     Cache,
+    /// Caches, a part of whose answers is delayed by a disk.
+    Delaying,
     /// Plain engines, which evict nothing.
     Plain,
 }
 
 impl EngineChoice {
+    /// All kinds, each with its name in `--engine`.
+    pub const ALL: [(Self, &'static str); 3] =
+        [(Self::Cache, "cache"), (Self::Delaying, "delaying"), (Self::Plain, "plain")];
+
+    /// What a cache never does. It has no files. How often it waits for room is counted by the
+    /// delaying engine around it.
+    const NOT_OF_CACHE: [&str; 7] = [
+        "operations of engines that delay",
+        "delayed before",
+        "delayed after",
+        "waits for room",
+        "operations on files",
+        "files: done in part",
+        "files: slow",
+    ];
+
     /// What a plain engine never does, by the names of the coverage and of what a run may lack. It
     /// has no segments, no index that grows by itself, and no readers beside its owner. What it
     /// pins stays charged, so nothing is pinned beyond that. A run need not spend its memory,
@@ -77,7 +100,11 @@ impl EngineChoice {
 
     /// Whether runs over such engines may show what has this name in their report.
     pub fn may_show(self, name: &str) -> bool {
-        self == Self::Cache || !Self::NOT_OF_PLAIN.contains(&name)
+        match self {
+            Self::Cache => !Self::NOT_OF_CACHE.contains(&name),
+            Self::Delaying => true,
+            Self::Plain => !Self::NOT_OF_PLAIN.contains(&name),
+        }
     }
 }
 
@@ -102,8 +129,12 @@ pub enum Fault {
     Leave,
     /// Clients flush everything stored, at once or after a delay.
     Flush,
-    /// The engine delays some of its answers.
+    /// Engines wait for their files: delaying engines delay some answers, and plain engines have
+    /// files. Never with caches.
     Late,
+    /// The disk of the files is slow, does some operations in part, and completes them in another
+    /// order. Only with [`Self::Late`].
+    Disk,
     /// Clients list all items.
     Dump,
     /// There are fewer connections than clients.
@@ -114,7 +145,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds, each with its name in `--without`.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 14] = [
         (Self::Cut, "cut"),
         (Self::Delay, "delay"),
         (Self::Reset, "reset"),
@@ -125,6 +156,7 @@ impl Fault {
         (Self::Leave, "leave"),
         (Self::Flush, "flush"),
         (Self::Late, "late"),
+        (Self::Disk, "disk"),
         (Self::Dump, "dump"),
         (Self::Limit, "limit"),
         (Self::End, "end"),
@@ -143,6 +175,12 @@ impl Faults {
     /// Whether there are faults of this kind.
     pub const fn has(self, fault: Fault) -> bool {
         self.0 & fault.bit() != 0
+    }
+
+    /// Returns these faults, with one kind as well or without it.
+    #[must_use]
+    const fn with(self, fault: Fault, happens: bool) -> Self {
+        if happens { Self(self.0 | fault.bit()) } else { self.without(fault) }
     }
 
     /// Returns these faults without one kind.
@@ -168,7 +206,7 @@ pub struct Options {
     pub engines: u16,
     /// The memory limit of the server (`-m`), in bytes.
     pub memory_bytes: u64,
-    /// The engines of the server. A seed gives caches.
+    /// The engines of the server.
     pub engine: EngineChoice,
     /// Whether a server without free memory evicts items (`cache`) or refuses new ones (`store`).
     pub evict: bool,
@@ -208,7 +246,7 @@ impl Options {
         let mut faults = Faults(0);
         for (fault, _) in Fault::ALL {
             let happens = match fault {
-                Fault::Late => chance("late", LATE_PERMILLE),
+                Fault::Late | Fault::Disk => continue, // They depend on the engine.
                 Fault::Dump => chance("dump", 600),
                 Fault::Limit => chance("limit", LIMIT_PERMILLE),
                 Fault::End => chance("end", END_PERMILLE),
@@ -221,9 +259,14 @@ impl Options {
         // Every run has at least one fault that is certain to happen.
         let sure = [Fault::Cut, Fault::Slow];
         faults.0 |= sure[dice.index(sure.len())].bit();
+        let engine = match (chance("late", DELAYING_PERMILLE), chance("plain", PLAIN_PERMILLE)) {
+            (true, _) => EngineChoice::Delaying,
+            (false, true) => EngineChoice::Plain,
+            (false, false) => EngineChoice::Cache,
+        };
         let crew = chance("reads", CREW_PERMILLE);
         let large = chance("large", LARGE_PERMILLE);
-        Self {
+        let options = Self {
             seed,
             requests,
             clients: dice.between(3, CLIENTS_MAX) as u16,
@@ -231,22 +274,30 @@ impl Options {
             engines,
             memory_bytes: u64::from(shards.max(engines)) * (dice.between(10, 20) << 16)
                 + if large { LARGE_MEMORY_BYTES } else { 0 },
-            engine: EngineChoice::Cache,
-            evict: !chance("engine", STORE_PERMILLE),
+            engine,
+            evict: true,
             cas: !chance("tokens", NO_CAS_PERMILLE),
             item_bytes_max: if large { 1 << 20 } else { 80_000 },
             crew,
             gathering: crew && chance("cores", GATHERING_PERMILLE),
             hot_keys: dice.between(40, 200) as u16,
             faults,
-        }
+        };
+        options.over(engine)
     }
 
-    /// The same options for a server over plain engines.
+    /// The same options for a server over engines of this kind.
     #[must_use]
-    pub const fn over_plain(self) -> Self {
-        let faults = self.faults.without(Fault::Late);
-        Self { engine: EngineChoice::Plain, evict: false, faults, ..self }
+    pub fn over(self, engine: EngineChoice) -> Self {
+        let chance = |purpose, permille| Random::for_purpose(self.seed, purpose).chance(permille);
+        let (is_late, evict) = match engine {
+            EngineChoice::Cache => (false, !chance("engine", STORE_PERMILLE)),
+            EngineChoice::Delaying => (true, !chance("engine", STORE_PERMILLE)),
+            EngineChoice::Plain => (chance("files", FILES_PERMILLE), false),
+        };
+        let has_faults = is_late && chance("disk", DISK_PERMILLE);
+        let faults = self.faults.with(Fault::Late, is_late).with(Fault::Disk, has_faults);
+        Self { engine, evict, faults, ..self }
     }
 
     /// The most connections (`-c`): one less than there are clients, or enough for all.
@@ -266,6 +317,11 @@ impl Options {
         self.item_bytes_max == 1 << 20
     }
 
+    /// Whether values leave the memory.
+    pub(crate) fn has_cold_values(&self) -> bool {
+        self.engine == EngineChoice::Plain && self.faults.has(Fault::Late)
+    }
+
     /// The padding of the largest value of a token. It takes several blocks.
     pub(crate) fn padding_max(&self) -> u64 {
         self.item_bytes_max - PADDING_SPARE
@@ -281,9 +337,10 @@ impl Options {
     pub fn command(&self) -> String {
         let mut plain = Self::of_seed(self.seed, REQUESTS);
         let mut command = format!("cargo run --profile sim -p kachel-sim -- --seed {}", self.seed);
-        if self.engine == EngineChoice::Plain {
-            plain = plain.over_plain();
-            command += " --engine plain";
+        if self.engine != plain.engine {
+            plain = plain.over(self.engine);
+            let named = EngineChoice::ALL.iter().find(|(engine, _)| *engine == self.engine);
+            command += &format!(" --engine {}", named.expect("all have a name").1);
         }
         if self.requests != plain.requests {
             command += &format!(" --requests {}", self.requests);

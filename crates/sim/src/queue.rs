@@ -17,6 +17,8 @@ pub(crate) enum Event {
     Run(usize),
     /// The sleep of a shard reaches its time limit; `nap` is the number of the sleep.
     Overslept { shard: usize, nap: u64 },
+    /// An operation on files is due.
+    FileDue,
     /// A client takes its next step.
     Step(usize),
     /// Bytes from a client arrive at the server.

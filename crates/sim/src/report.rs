@@ -76,15 +76,28 @@ pub struct Coverage {
     pub without_cas: u64,
     /// Times that the server was ended while clients worked.
     pub ends: u64,
+    /// Operations on files.
+    pub file_operations: u64,
+    /// Operations on files that were done in part.
+    pub files_short: u64,
+    /// Operations on files that took longer than others.
+    pub files_slow: u64,
 }
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 32;
+    pub const COUNT: usize = 35;
 
     pub(crate) fn of<E: Subject>(server: &Server<E>) -> Self {
-        let mut seen =
-            Self { handed_over: server.handed_over, sleeps: server.sleeps, ..Self::default() };
+        let disk = server.disk_counts();
+        let mut seen = Self {
+            handed_over: server.handed_over,
+            sleeps: server.sleeps,
+            file_operations: disk.operations,
+            files_short: disk.short,
+            files_slow: disk.slow,
+            ..Self::default()
+        };
         let shards = server.world.shards.iter().zip(&server.world.shared.counters);
         for (shard, counters) in shards {
             let holdings = shard.holdings();
@@ -199,6 +212,9 @@ impl Coverage {
             ("values above 512 KiB", &mut self.large_stores),
             ("items without a token", &mut self.without_cas),
             ("ends while clients work", &mut self.ends),
+            ("operations on files", &mut self.file_operations),
+            ("files: done in part", &mut self.files_short),
+            ("files: slow", &mut self.files_slow),
         ]
     }
 }

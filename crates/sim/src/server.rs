@@ -26,9 +26,11 @@ use std::sync::Arc;
 
 use kachel_engine::{Common as _, EngineIndex, LeaseOptions, OpenEngines, Seeds};
 use kachel_io::Wait;
+use kachel_io::memory::disk::DiskCounts;
 use kachel_shard::{AfterTick, Engines, Hold, PlainOptions};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
+use crate::disk::RunDisk;
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
 use crate::subject::Subject;
@@ -74,6 +76,8 @@ struct Wave {
 /// The whole server.
 pub(crate) struct Server<E: Subject> {
     pub(crate) world: World<(), E>,
+    /// The disk of the engines' files, if they have any.
+    disk: Option<RunDisk>,
     /// The threads of the shards, by shard number.
     threads: Vec<Thread>,
     /// Memory that is used from the start and never given back, without indexes and segments.
@@ -93,11 +97,12 @@ pub(crate) struct Server<E: Subject> {
 }
 
 impl<E: Subject> Server<E> {
-    /// Builds an empty server over the engines of `opener`, and adds every shard's first tick to
-    /// the queue.
+    /// Builds an empty server over the engines of `opener`, whose files are on `disk`. Adds every
+    /// shard's first tick to the queue.
     pub(crate) fn new(
         options: &Options,
         opener: &impl OpenEngines<Engine = E>,
+        disk: Option<RunDisk>,
         queue: &mut Queue,
     ) -> Self {
         let mut dice = Random::for_purpose(options.seed, "server");
@@ -122,7 +127,8 @@ impl<E: Subject> Server<E> {
             seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },
             ..WorldOptions::default()
         };
-        let world = World::over(world_options, |_| (), opener);
+        let mut world = World::over(world_options, |_| (), opener);
+        disk.iter().for_each(|disk| world.use_disk(disk.disk()));
         let mut thread = || Thread {
             state: State::Ready(Wait::Now),
             overslept: false,
@@ -144,6 +150,7 @@ impl<E: Subject> Server<E> {
         let (sleeps, handed_over) = (0, 0);
         Self {
             world,
+            disk,
             threads,
             fixed_bytes,
             dice,
@@ -154,6 +161,25 @@ impl<E: Subject> Server<E> {
             sleeps,
             handed_over,
         }
+    }
+
+    /// Lets time pass, by the clocks of the server and of its disk.
+    pub(crate) fn advance_ns(&self, ns: u64) {
+        self.world.clock.advance_ns(ns);
+        self.disk.iter().for_each(|disk| disk.advance_ns(ns));
+    }
+
+    /// The operations on files so far, and their faults.
+    pub(crate) fn disk_counts(&self) -> DiskCounts {
+        self.disk.as_ref().map_or_else(DiskCounts::default, RunDisk::counts)
+    }
+
+    /// Wakes the shards whose operations on files are due.
+    pub(crate) fn file_due(&mut self, now_ns: u64, queue: &mut Queue) {
+        let disk = self.disk.as_mut().expect("a server without files has no operations on them");
+        // An earlier operation may have been submitted after this one.
+        disk.wakes_ns.take_if(|wakes_ns| *wakes_ns <= now_ns);
+        self.wake(now_ns, queue);
     }
 
     /// Lets shards tick evenly from now on.
@@ -329,6 +355,9 @@ impl<E: Subject> Server<E> {
                 thread.state = State::Ready(wait);
                 queue.schedule(now_ns + self.tick_ns(index) / 2, Event::Run(index));
             }
+        }
+        if let Some(due_ns) = self.disk.as_mut().and_then(RunDisk::next_wake_ns) {
+            queue.schedule(due_ns, Event::FileDue);
         }
     }
 

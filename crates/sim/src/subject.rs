@@ -2,13 +2,11 @@
 //! memory is accounted for.
 //!
 //! Upstream:   `server` and `audit`, which know no kind of engine.
-//! Downstream: the delaying engine over caches, and the plain engine.
+//! Downstream: the cache, the delaying engine over caches, and the plain engine.
 
-use kachel_cache::CacheCommon;
+use kachel_cache::{Cache, CacheCommon};
 use kachel_shard::FileEngine;
-use kachel_testkit::{Plain, World};
-
-use crate::delaying::{DelayCounts, Delaying};
+use kachel_testkit::{DelayCounts, Delaying, Plain, World};
 
 /// An engine that is simulated.
 pub(crate) trait Subject: FileEngine + Sized {
@@ -24,33 +22,31 @@ pub(crate) trait Subject: FileEngine + Sized {
     fn audit_empty(world: &World<(), Self>) -> Result<(), String>;
 }
 
-impl<E: FileEngine<Common = CacheCommon>, const LATE: bool> Subject for Delaying<E, LATE> {
+impl Subject for Cache {
+    fn delays(&self) -> DelayCounts {
+        DelayCounts::default()
+    }
+
+    fn charged_bytes(world: &World<(), Self>) -> u64 {
+        charged_by_caches(world)
+    }
+
+    fn audit_empty(world: &World<(), Self>) -> Result<(), String> {
+        audit_empty_caches(world)
+    }
+}
+
+impl Subject for Delaying<Cache> {
     fn delays(&self) -> DelayCounts {
         Self::delays(self)
     }
 
     fn charged_bytes(world: &World<(), Self>) -> u64 {
-        let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
-        let books = world.pool().books();
-        index_bytes + books.charged_segments * books.charge_bytes
+        charged_by_caches(world)
     }
 
     fn audit_empty(world: &World<(), Self>) -> Result<(), String> {
-        let (mut segments, mut blocks) = (0, 0);
-        for held in world.holdings() {
-            segments += held.segments;
-            blocks += held.blocks;
-        }
-        let pool = world.pool().books();
-        let cut = (pool.free_blocks + blocks) / pool.blocks_per_segment;
-        let known = pool.idle_segments + segments + cut;
-        if pool.charged_segments != known {
-            return Err(format!("{known} segments are accounted for, a wrong number: {pool:?}"));
-        }
-        if cut != 0 {
-            return Err(format!("{cut} segments are still cut into blocks"));
-        }
-        Ok(())
+        audit_empty_caches(world)
     }
 }
 
@@ -67,4 +63,30 @@ impl Subject for Plain {
     fn audit_empty(_world: &World<(), Self>) -> Result<(), String> {
         Ok(())
     }
+}
+
+fn charged_by_caches<E: FileEngine<Common = CacheCommon>>(world: &World<(), E>) -> u64 {
+    let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
+    let books = world.pool().books();
+    index_bytes + books.charged_segments * books.charge_bytes
+}
+
+fn audit_empty_caches<E: FileEngine<Common = CacheCommon>>(
+    world: &World<(), E>,
+) -> Result<(), String> {
+    let (mut segments, mut blocks) = (0, 0);
+    for held in world.holdings() {
+        segments += held.segments;
+        blocks += held.blocks;
+    }
+    let pool = world.pool().books();
+    let cut = (pool.free_blocks + blocks) / pool.blocks_per_segment;
+    let known = pool.idle_segments + segments + cut;
+    if pool.charged_segments != known {
+        return Err(format!("{known} segments are accounted for, a wrong number: {pool:?}"));
+    }
+    if cut != 0 {
+        return Err(format!("{cut} segments are still cut into blocks"));
+    }
+    Ok(())
 }

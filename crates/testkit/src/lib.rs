@@ -4,6 +4,7 @@
 //! Downstream: the crates that they test.
 #![forbid(unsafe_code)]
 
+mod delaying;
 mod filled;
 mod live_world;
 mod output;
@@ -16,6 +17,7 @@ mod settings;
 mod value_file;
 mod world;
 
+pub use delaying::{DelayCounts, Delaying, DelayingOpener};
 pub use filled::{
     BenchKey, Filled, FilledCache, KEY_BYTES, VALUE_BYTES, copy_out, key, random_keys,
 };

@@ -1,6 +1,7 @@
-//! A file that only grows, by operations of an I/O backend. The plain engine has one.
+//! A file that only grows, by operations of an I/O backend. Plain and delaying engines have one.
 //!
-//! Upstream:   `plain` appends what it stores, and reads values that are not in memory.
+//! Upstream:   `plain` appends what it stores, and reads values that are not in memory; `delaying`
+//!             appends and reads to let time pass.
 //! Downstream: `io`, by operations that the shard submits and whose completions it brings back.
 
 use std::collections::VecDeque;
@@ -60,6 +61,11 @@ impl ValueFile {
     /// Where the next bytes go.
     pub(crate) fn end(&self) -> u64 {
         self.written + self.tail.len() as u64
+    }
+
+    /// The bytes that can be read.
+    pub(crate) fn durable_bytes(&self) -> u64 {
+        self.written
     }
 
     /// Appends bytes. Returns their sequence.

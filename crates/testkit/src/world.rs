@@ -21,6 +21,7 @@ use kachel_engine::{
     ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, OpenEngines, Opening, Seeds,
 };
 use kachel_host::{Budget, Usage};
+use kachel_io::memory::disk::Disk;
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, DatagramPeer, DatagramSocketId, ListenerId, ManualClock, Peer, ThreadTime};
 use kachel_net::{
@@ -279,6 +280,14 @@ impl<A: Around, E: FileEngine> World<A, E> {
             })
             .collect();
         Self { net, listener, shards, engines, lags_ns, ran_ns, clock, shared }
+    }
+
+    /// Has all shards carry out operations on files of this disk.
+    ///
+    /// # Panics
+    /// If there is a disk already.
+    pub fn use_disk(&mut self, disk: &Disk) {
+        self.shards.iter_mut().for_each(|shard| shard.io_mut().use_disk(disk));
     }
 
     /// A new client: the client's end of a connection that the server accepts in a later tick.

@@ -4,16 +4,16 @@
 //! Two passes run every case whole. Each later pass cuts each case in two at one more place, and
 //! leaves out the cases that have no more places. Every pass has a fresh server, and every case has
 //! its own connection. No case reads what another case stored. The fixture's terms stand beside it.
-//! CAS tokens are not compared.
+//! CAS tokens are not compared. Every case applies to each engine, as it is written.
 
 use serde_json::Value;
 
 use kachel_cache::CacheOpener;
 use kachel_engine::OpenEngines;
-use kachel_io::ManualClock;
 use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
+use kachel_io::{FolderHandle, ManualClock};
 use kachel_shard::FileEngine;
-use kachel_testkit::{PlainOpener, Random, World, WorldOptions};
+use kachel_testkit::{DelayingOpener, PlainOpener, Random, World, WorldOptions};
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.
@@ -23,8 +23,10 @@ const EVERY_CUT_BYTES_MAX: usize = 4096;
 const FIRST_CUTS: usize = 96;
 const LAST_CUTS: usize = 32;
 const SEEDED_CUTS: usize = 48;
-/// The passes with cuts over the plain engine: the parser is the same over each engine.
-const PLAIN_CUTS: usize = 8;
+/// The passes with cuts over each of the other engines: the parser is the same over each engine.
+const OTHER_CUTS: usize = 3;
+/// The answers in a thousand that the delaying engine delays.
+const DELAYED_PERMILLE: u64 = 500;
 /// The pass in which every case is whole: it is behind all cuts.
 const WHOLE: usize = usize::MAX;
 /// The first byte of a reply of the binary protocol, and the opcode of `VERSION`.
@@ -122,15 +124,21 @@ fn pass<O: OpenEngines<Engine: FileEngine>>(
     answer_all(World::over(options, |_| (), opener), (setup, cases), number)
 }
 
-/// Runs each case in pass `number` over plain engines with files. The disk completes a part of the
-/// reads and writes in part.
-fn pass_with_files(options: WorldOptions, all: (&[u8], &[Case]), number: usize) -> usize {
+/// Runs each case in pass `number` over the engines of an opener, whose files are in the folder
+/// that the opener gets. Returns how many reads and writes the disk has done only in part.
+fn pass_with_files<O: OpenEngines<Engine: FileEngine>>(
+    opener: impl FnOnce(FolderHandle) -> O,
+    options: WorldOptions,
+    all: (&[u8], &[Case]),
+    number: usize,
+) -> u64 {
     let disk = Disk::new(number as u64, &ManualClock::new(0));
     let chances = vec![ChanceFault { kind: None, permille: 300, fault: Fault::Short }];
     disk.set_plan(FaultPlan { chances, ..FaultPlan::default() });
-    let mut world = World::over(options, |_| (), &PlainOpener(Some(disk.folder("data"))));
-    world.shards.iter_mut().for_each(|shard| shard.io_mut().use_disk(&disk));
-    answer_all(world, all, number)
+    let mut world = World::over(options, |_| (), &opener(disk.folder("data")));
+    world.use_disk(&disk);
+    answer_all(world, all, number);
+    disk.counts().short
 }
 
 fn answer_all<E: FileEngine>(
@@ -200,15 +208,48 @@ fn every_case_is_answered_as_written_wherever_it_is_cut() {
     assert!(cases.len() == 140 && cut > 17_000);
 }
 
+/// The options of the servers over other engines than caches: their shards are the homes of one
+/// engine each, of several, or of none.
+fn others(evict: bool) -> impl Iterator<Item = WorldOptions> {
+    let servers = [(1, None, false), (3, None, true), (3, Some(8), false), (3, Some(2), true)];
+    servers.into_iter().map(move |(shards, engines, crew)| WorldOptions {
+        shards,
+        engines,
+        crew,
+        evict,
+        ..WorldOptions::default()
+    })
+}
+
 #[test]
 fn every_case_is_answered_so_by_the_plain_engine() {
     let (setup, cases) = fixture();
     let all = (&setup[..], &cases[..]);
-    for (shards, crew) in [(1, false), (3, true), (3, false)] {
-        let options = WorldOptions { shards, crew, evict: false, ..WorldOptions::default() };
-        for number in (0..PLAIN_CUTS).chain([WHOLE]) {
+    let mut short = 0;
+    for options in others(false) {
+        for number in (0..OTHER_CUTS).chain([WHOLE]) {
             pass(&PlainOpener::default(), options, all, number);
-            pass_with_files(options, all, number);
+            short += pass_with_files(|folder| PlainOpener(Some(folder)), options, all, number);
         }
     }
+    assert!(short > 0, "the disk has faults");
+}
+
+#[test]
+fn every_case_is_answered_so_by_the_delaying_engine() {
+    let (setup, cases) = fixture();
+    let all = (&setup[..], &cases[..]);
+    let mut short = 0;
+    for options in others(true) {
+        for number in (0..OTHER_CUTS).chain([WHOLE]) {
+            let delaying = |folder| DelayingOpener {
+                inner: CacheOpener::default(),
+                folder,
+                permille: DELAYED_PERMILLE,
+                seed: number as u64,
+            };
+            short += pass_with_files(delaying, options, all, number);
+        }
+    }
+    assert!(short > 0, "the disk has faults");
 }

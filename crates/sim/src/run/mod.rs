@@ -14,12 +14,12 @@ use std::collections::{BTreeSet, VecDeque};
 use kachel_cache::CacheOpener;
 use kachel_engine::OpenEngines;
 use kachel_io::Clock as _;
-use kachel_testkit::{PlainOpener, Random};
+use kachel_testkit::{DelayingOpener, PlainOpener, Random};
 
 use crate::answer::Asked;
 use crate::ask::{Asker, Expect};
 use crate::client::{Around, Client, End, Tally};
-use crate::delaying::DelayingOpener;
+use crate::disk::RunDisk;
 use crate::kept::Kept;
 use crate::options::{EngineChoice, Fault, Options};
 use crate::queue::{Event, Queue};
@@ -39,15 +39,19 @@ const SMALL_PERCENT: u64 = 40;
 ///
 /// Errors: a description of what went wrong.
 pub fn run(options: &Options) -> Result<Report, String> {
-    let (permille, seed) = (options.delay_permille(), options.seed);
     let inner = CacheOpener::default();
     match options.engine {
-        EngineChoice::Plain => Run::new(options, &PlainOpener::default()).all(),
-        EngineChoice::Cache if options.faults.has(Fault::Late) => {
-            Run::new(options, &DelayingOpener::<_, true> { inner, permille, seed }).all()
+        EngineChoice::Cache => Run::new(options, &inner, None).all(),
+        EngineChoice::Delaying => {
+            let (disk, permille, seed) =
+                (RunDisk::new(options), options.delay_permille(), options.seed);
+            let opener = DelayingOpener { inner, folder: disk.folder(), permille, seed };
+            Run::new(options, &opener, Some(disk)).all()
         }
-        EngineChoice::Cache => {
-            Run::new(options, &DelayingOpener::<_, false> { inner, permille, seed }).all()
+        EngineChoice::Plain => {
+            let disk = options.faults.has(Fault::Late).then(|| RunDisk::new(options));
+            let folder = disk.as_ref().map(RunDisk::folder);
+            Run::new(options, &PlainOpener(folder), disk).all()
         }
     }
 }
@@ -79,9 +83,13 @@ struct Run<'o, E: Subject> {
 }
 
 impl<'o, E: Subject> Run<'o, E> {
-    fn new(options: &'o Options, opener: &impl OpenEngines<Engine = E>) -> Self {
+    fn new(
+        options: &'o Options,
+        opener: &impl OpenEngines<Engine = E>,
+        disk: Option<RunDisk>,
+    ) -> Self {
         let mut queue = Queue::default();
-        let server = Server::new(options, opener, &mut queue);
+        let server = Server::new(options, opener, disk, &mut queue);
         let clients = (0..usize::from(options.clients))
             .map(|index| Client::new(options, index, &mut queue))
             .collect();
@@ -146,7 +154,7 @@ impl<'o, E: Subject> Run<'o, E> {
             return Err("no event is left".to_owned());
         };
         assert!(at_ns >= self.now_ns, "I1");
-        self.server.world.clock.advance_ns(at_ns - self.now_ns);
+        self.server.advance_ns(at_ns - self.now_ns);
         self.now_ns = at_ns;
         self.note(&event);
         let (now, clock_ns) = (self.moment(), self.clock_ns());
@@ -159,6 +167,7 @@ impl<'o, E: Subject> Run<'o, E> {
             Event::Overslept { shard, nap } => {
                 self.server.overslept(shard, nap, at_ns, &mut self.queue);
             }
+            Event::FileDue => self.server.file_due(at_ns, &mut self.queue),
             Event::Step(client) => self.step(client),
             Event::Arrive { client, link, bytes } => {
                 self.clients[client].arrive(link, &bytes, now, clock_ns);
@@ -207,6 +216,7 @@ impl<'o, E: Subject> Run<'o, E> {
             Event::Reset { client, .. } => (6, *client),
             Event::Read { client, .. } => (7, *client),
             Event::Jump(_) => (8, 0),
+            Event::FileDue => (9, 0),
         };
         self.trace.add(self.now_ns << 4 | kind);
         self.trace.add(of as u64);

@@ -29,7 +29,7 @@
 //! - I3  However many large values clients request and do not read, at most a quarter of memory is
 //!   pinned after `HOARD_SECONDS`.
 //! - I4  A full store in which nothing is pinned accepts every item that is not larger than the
-//!   item that it replaces.
+//!   item that it replaces, if the old value is in memory, whose room the new one takes.
 //! - I5  Of the stores to a server that evicts, at most `REFUSED_PERCENT_MAX` are refused.
 //! - I6  Of the keys that were stored a short time before, a server that evicts misses at most
 //!   `MISSING_PERCENT_MAX`, and a store none (`kept`).
@@ -342,7 +342,8 @@ impl<E: Subject> Run<'_, E> {
             let (key, bytes) = &held[dice.index(held.len())];
             let ask = self.asker.replacement(&mut dice, key, *bytes);
             let shown = crate::answer::shown(&ask.text);
-            if self.is_refused(index, ask)? && pinned == 0 {
+            let may_refuse = pinned > 0 || self.options.has_cold_values();
+            if self.is_refused(index, ask)? && !may_refuse {
                 return Err(format!("a full store refuses an item that is not larger: {shown}"));
             }
         }

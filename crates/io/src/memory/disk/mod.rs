@@ -170,6 +170,15 @@ impl Disk {
         self.state.borrow().flights.iter().map(|flight| flight.due_ns).min()
     }
 
+    /// The same of the operations that are not due yet. An operation that is due stays in flight
+    /// until its shard polls.
+    #[must_use]
+    pub fn next_due_later_ns(&self) -> Option<u64> {
+        let state = self.state.borrow();
+        let now_ns = state.clock.now_ns();
+        state.flights.iter().map(|flight| flight.due_ns).filter(|due_ns| *due_ns > now_ns).min()
+    }
+
     /// The path of every folder, a slash and the name of each file, and its content, as a program
     /// reads it that starts now. Sorted by folder, then by name.
     #[must_use]

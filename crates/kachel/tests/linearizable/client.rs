@@ -11,10 +11,11 @@
 use std::time::Instant;
 
 use kachel_check::{Entry, NEVER, Operation, Outcome, Window, operations};
-use kachel_testkit::{Client as Connection, Look, Random, Server};
+use kachel_testkit::{Client as Connection, Look, Random};
 use kachel_wire::client::{self, ClientReply, ReplyParsed, parse_reply};
 
 use crate::UNKNOWN_PERCENT_MAX;
+use crate::subject::Subject;
 use crate::workload::{Flavor, Workload};
 
 /// Requests sent before the first reply is read, at most.
@@ -33,7 +34,7 @@ struct Awaited {
 }
 
 pub(crate) struct Client<'s> {
-    server: &'s Server,
+    server: &'s Subject,
     began: Instant,
     connection: Connection,
     /// Of this connection; the next one has a number of its own.
@@ -52,7 +53,7 @@ pub(crate) struct Client<'s> {
 
 impl<'s> Client<'s> {
     pub(crate) fn new(
-        server: &'s Server,
+        server: &'s Subject,
         (number, stride): (u32, u32),
         random: Random,
         began: Instant,

@@ -1,18 +1,24 @@
 //! Eight clients at once: one order of their requests must explain every reply.
 //!
 //! Upstream:   `cargo test`.
-//! Downstream: `client` drives the server; `kachel_check` judges what the clients saw.
+//! Downstream: `subject` starts a server, and `client` drives it; `kachel_check` judges what the
+//!             clients saw.
 //!
 //! A history is 8 clients with connections of their own, 40 keys, pipelined requests, and
 //! connections that are sometimes reset while replies are outstanding. Threads decide the
 //! interleaving, so a seed repeats the requests but not their order. So a history that failed is
 //! stored in a file, which `kachel_check::read_history` and `tests/porcupine` read.
 //!
+//! The servers are processes of the binary over caches, and threads over delaying engines and plain
+//! ones.
+//!
 //! Environment: `KACHEL_HISTORIES` how many, `KACHEL_HISTORY_SEED` the seed, `KACHEL_HISTORY_KEEP`
 //! a folder in which every history that `tests/porcupine` can judge is kept,
-//! `KACHEL_HISTORY_SERVER` a memcached to be judged in the place of ours.
+//! `KACHEL_HISTORY_SERVER` a memcached to be judged in the place of our processes.
 
 mod client;
+mod subject;
+mod threads;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -22,13 +28,19 @@ use std::time::Instant;
 use kachel_check::{
     History, Mode, Outcome, Rules, Stats, Value, Violation, check_history, write_history,
 };
-use kachel_testkit::{Launch, Random, Server, setting};
+use kachel_testkit::{Random, setting};
 
 use client::Client;
+use subject::{Options, PROCESSES, Subject, THREADS};
 use workload::Flavor;
 
-/// How many histories are judged unless the environment says otherwise.
+/// How many histories of processes are judged unless the environment says otherwise, and for these
+/// how many of threads.
 const HISTORIES: u64 = 200;
+const HISTORIES_OF_THREADS: u64 = 120;
+/// Servers of each kind.
+const SERVERS: usize = PROCESSES.len();
+const _: () = assert!(THREADS.len() == SERVERS);
 const SEED: u64 = 1;
 const CLIENTS: u32 = 8;
 const KEYS: usize = 40;
@@ -37,61 +49,8 @@ const OPERATIONS_MIN: usize = 2_000;
 /// How many percent of a history's outcomes may be unknown.
 const UNKNOWN_PERCENT_MAX: usize = 5;
 
-/// The options of a server that is judged.
-#[derive(Clone, Copy)]
-struct Options {
-    shards: &'static str,
-    backend: &'static str,
-    engine: &'static str,
-    /// Which cores read an engine.
-    reads: &'static str,
-    /// The command that starts it.
-    under: &'static [&'static str],
-}
-
-/// Starts a server with another number of engines than threads
-/// (`kachel_options::TEST_ENGINES_ENV`).
-const MORE_ENGINES: &[&str] = &["env", "KACHEL_TEST_ENGINES=9"];
-const FEWER_ENGINES: &[&str] = &["env", "KACHEL_TEST_ENGINES=3"];
-
-const fn of(
-    shards: &'static str,
-    backend: &'static str,
-    engine: &'static str,
-    reads: &'static str,
-) -> Options {
-    Options { shards, backend, engine, reads, under: &[] }
-}
-
-/// Every server that is judged.
-const SERVERS: [Options; 8] = [
-    of("2", "auto", "store", "crew"),
-    of("4", "auto", "store", "erew"),
-    of("2", "epoll", "store", "erew"),
-    of("4", "epoll", "store", "crew"),
-    of("2", "auto", "cache", "erew"),
-    Options { under: MORE_ENGINES, ..of("4", "auto", "cache", "crew") },
-    of("2", "epoll", "cache", "crew"),
-    Options { under: FEWER_ENGINES, ..of("4", "epoll", "cache", "erew") },
-];
-
-fn start(Options { shards, backend, engine, reads, under }: Options) -> Server {
-    let ours = [
-        "serve", "-t", shards, "-m", "1024", "-c", "1024", "--io", backend, "--engine", engine,
-        "--reads", reads,
-    ];
-    let theirs = ["-t", shards, "-m", "1024", "-c", "1024", "-M"];
-    let theirs = &theirs[..if engine == "store" { 7 } else { 6 }];
-    let other = std::env::var_os("KACHEL_HISTORY_SERVER").map(PathBuf::from);
-    let (program, called_as, options) = match &other {
-        Some(path) => (path.as_path(), "memcached", theirs),
-        None => (Path::new(env!("CARGO_BIN_EXE_kachel")), "kachel", &ours[..]),
-    };
-    Launch { called_as, under, ..Launch::memcached(program, options) }.start()
-}
-
 /// What eight clients see of a server that holds none of their keys.
-fn record(server: &Server, (seed, number): (u64, u64), flavor: Flavor, began: Instant) -> History {
+fn record(server: &Subject, (seed, number): (u64, u64), flavor: Flavor, began: Instant) -> History {
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("h{number}:{key}").into_bytes()).collect();
     let barrier = Barrier::new(CLIENTS as usize);
     let mut history = History::default();
@@ -119,8 +78,8 @@ fn record(server: &Server, (seed, number): (u64, u64), flavor: Flavor, began: In
     history
 }
 
-fn rules(engine: &str) -> Rules {
-    Rules::new(if engine == "store" { Mode::Store } else { Mode::Cache })
+fn rules(is_store: bool) -> Rules {
+    Rules::new(if is_store { Mode::Store } else { Mode::Cache })
 }
 
 /// Where the history lies that is to be looked at.
@@ -152,52 +111,86 @@ fn judge(name: &str, seed: u64, history: &History, rules: &Rules) -> Stats {
     stats
 }
 
-#[test]
-fn what_eight_clients_see_at_once_is_explained_by_one_order() {
-    let (count, seed) =
-        (setting("KACHEL_HISTORIES", HISTORIES), setting("KACHEL_HISTORY_SEED", SEED));
-    let kept = std::env::var_os("KACHEL_HISTORY_KEEP").map(PathBuf::from);
-    let began = Instant::now();
-    let mut total = Stats::default();
-    let mut judged = 0;
-    for (place, options) in SERVERS.into_iter().enumerate() {
-        let Options { shards, backend, engine, reads, .. } = options;
-        let mut server = start(options);
-        let rules = rules(engine);
-        for number in (place as u64..count).step_by(SERVERS.len()) {
+/// The histories of a test.
+struct Judging {
+    seed: u64,
+    /// How many histories are judged of all servers together.
+    count: u64,
+    began: Instant,
+    total: Stats,
+    judged: u64,
+}
+
+impl Judging {
+    fn new(histories: u64) -> Self {
+        let count = setting("KACHEL_HISTORIES", HISTORIES) * histories / HISTORIES;
+        let seed = setting("KACHEL_HISTORY_SEED", SEED);
+        Self { seed, count, began: Instant::now(), total: Stats::default(), judged: 0 }
+    }
+
+    /// Judges the histories of one of [`SERVERS`] servers, and ends the server.
+    fn judge_all(&mut self, place: u64, server: Subject, name: &str, rules: &Rules) {
+        let kept = std::env::var_os("KACHEL_HISTORY_KEEP").map(PathBuf::from);
+        for number in (place..self.count).step_by(SERVERS) {
             // Both judges know the classic verbs; ours alone the meta verbs.
             let flavor = if number / 8 % 4 == 3 { Flavor::Meta } else { Flavor::Classic };
-            let history = record(&server, (seed, number), flavor, began);
-            let name = format!("{number}-{shards}-{backend}-{engine}-{reads}");
+            let history = record(&server, (self.seed, number), flavor, self.began);
+            let name = format!("{number}-{name}");
             if let Some(folder) = kept.as_ref().filter(|_| flavor == Flavor::Classic) {
-                keep(folder, &name, &history, &rules);
+                keep(folder, &name, &history, rules);
             }
-            let stats = judge(&name, seed, &history, &rules);
-            total.operations += stats.operations;
-            total.unknown += stats.unknown;
-            total.overlapping += stats.overlapping;
-            total.steps += stats.steps;
-            judged += 1;
+            let stats = judge(&name, self.seed, &history, rules);
+            self.total.operations += stats.operations;
+            self.total.unknown += stats.unknown;
+            self.total.overlapping += stats.overlapping;
+            self.total.steps += stats.steps;
+            self.judged += 1;
         }
-        server.assert_alive();
+        server.end();
     }
-    println!(
-        "seed {seed}: {judged} histories, {} operations, {} of unknown outcome, {} overlapping, {} \
-         steps, {:.1} s",
-        total.operations,
-        total.unknown,
-        total.overlapping,
-        total.steps,
-        began.elapsed().as_secs_f64()
-    );
-    assert_eq!(judged, count);
+
+    fn end(self) {
+        let Self { seed, count, began, total, judged } = self;
+        println!(
+            "seed {seed}: {judged} histories, {} operations, {} of unknown outcome, {} \
+             overlapping, {} steps, {:.1} s",
+            total.operations,
+            total.unknown,
+            total.overlapping,
+            total.steps,
+            began.elapsed().as_secs_f64()
+        );
+        assert_eq!(judged, count);
+    }
+}
+
+#[test]
+fn what_eight_clients_see_at_once_is_explained_by_one_order() {
+    let mut judging = Judging::new(HISTORIES);
+    for (place, options) in (0..).zip(PROCESSES) {
+        let Options { shards, backend, engine, reads, .. } = options;
+        let name = format!("{shards}-{backend}-{engine}-{reads}");
+        judging.judge_all(place, Subject::of_process(options), &name, &rules(engine == "store"));
+    }
+    judging.end();
+}
+
+#[test]
+fn what_eight_clients_see_of_engines_with_files_is_explained_by_one_order() {
+    let mut judging = Judging::new(HISTORIES_OF_THREADS);
+    for (place, (engine, options)) in (0..).zip(THREADS) {
+        let server = Subject::of_threads(engine, options, judging.seed);
+        let name = format!("{engine:?}-{place}");
+        judging.judge_all(place, server, &name, &rules(!options.evict));
+    }
+    judging.end();
 }
 
 #[test]
 fn one_wrong_reply_in_a_real_history_is_found() {
-    let server = start(SERVERS[0]);
+    let server = Subject::of_process(PROCESSES[0]);
     let history = record(&server, (SEED, 0), Flavor::Classic, Instant::now());
-    let rules = rules("store");
+    let rules = rules(true);
     assert_eq!(check_history(&history, &rules).map(|_| ()), Ok(()));
     let mut planted = 0;
     for index in (0..history.entries.len()).step_by(41) {

@@ -21,8 +21,6 @@ use crate::observe::sizes::Sizes;
 
 /// The number of no engine.
 const NO_ENGINE: EngineIndex = EngineIndex(u16::MAX);
-/// Cores to wake that a batch can note without an allocation.
-const TO_WAKE_AT_FIRST: usize = 64;
 
 /// The facts about one core, and the time of this tick.
 #[derive(Debug)]
@@ -66,8 +64,9 @@ pub(crate) struct Context {
     /// The operations on files that this core has taken and that have not completed, by the indices
     /// of their engines.
     files_in_flight: Box<[Cell<u16>]>,
-    /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
-    to_wake: RefCell<Vec<CoreIndex>>,
+    /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2), a bit for
+    /// each.
+    to_wake: Box<[Cell<u64>]>,
 }
 
 impl Context {
@@ -88,7 +87,7 @@ impl Context {
         let home_engines: Box<[EngineIndex]> = homes.engines_of(core).collect();
         let first_home_engine = home_engines.first().copied().unwrap_or(NO_ENGINE);
         let now = Cell::new(origin.start());
-        let to_wake = RefCell::new(Vec::with_capacity(TO_WAKE_AT_FIRST));
+        let to_wake = (0..homes.cores().div_ceil(64)).map(|_| Cell::new(0)).collect();
         Self {
             core,
             homes,
@@ -116,21 +115,22 @@ impl Context {
     /// Notes that this core must wake another one.
     pub(crate) fn note_wake(&self, core: CoreIndex) {
         debug_assert!(core != self.core && core.0 < self.cores(), "another core of this process");
-        let mut to_wake = self.to_wake.borrow_mut();
-        if !to_wake.contains(&core) {
-            to_wake.push(core);
-        }
+        let word = &self.to_wake[core.number() / 64];
+        word.set(word.get() | 1 << (core.number() % 64));
     }
 
     /// Whether this core must wake others.
     pub(crate) fn owes_wakes(&self) -> bool {
-        !self.to_wake.borrow().is_empty()
+        self.to_wake.iter().any(|word| word.get() != 0)
     }
 
-    /// The next core that this one must wake. Cost: a load, if there is none.
+    /// Takes the next core that this one must wake. Cost: a load for 64 cores.
     #[inline]
     pub(crate) fn next_to_wake(&self) -> Option<CoreIndex> {
-        self.to_wake.borrow_mut().pop()
+        let (place, word) = self.to_wake.iter().enumerate().find(|(_, word)| word.get() != 0)?;
+        let cores = word.get();
+        word.set(cores & (cores - 1)); // Without the lowest one.
+        Some(CoreIndex((place * 64) as u16 + cores.trailing_zeros() as u16))
     }
 
     /// The time. Within a tick only [`Self::catch_up`] and [`Self::move_on`] change it.

@@ -13,7 +13,7 @@ use kachel_io::Wait;
 use crate::clients::Clients;
 use crate::connections::late::LateClients;
 use crate::context::Context;
-use crate::waiting::calls::NEVER_NS;
+use crate::cores::throttle::NEVER_NS;
 use crate::waiting::engines::Engines;
 use crate::waiting::homes::HomeEngines;
 
@@ -36,32 +36,38 @@ pub(crate) struct Resting<'a, E: Engine> {
 }
 
 impl<E: Engine> Resting<'_, E> {
-    /// Whether other cores have brought something, or left requests. Cost: a few loads.
+    /// Whether other cores have brought something to this one. Cost: a few loads.
     #[inline]
-    pub(crate) fn has_visitors(&self) -> bool {
-        let Self { engines, context, homes, .. } = self;
+    pub(crate) fn has_mail(&self) -> bool {
+        let Self { engines, context, .. } = self;
         debug_assert!(!context.owes_wakes(), "mailboxes, M2");
         !engines.mailboxes().is_empty(context.core)
             || context.log.is_on() && context.shared.watchers.have_come(context.core)
-            || homes.have_visitors(engines)
     }
 
-    /// How long the shard may sleep while it has nothing to do (I3): at most until it has to resume
-    /// a login that waits (`logins`, T1), or until a home engine wants to be entered.
+    /// Whether other cores have brought something, or left requests with a home engine. Cost: a few
+    /// loads.
+    #[inline]
+    pub(crate) fn has_visitors(&self) -> bool {
+        self.has_mail() || self.homes.have_visitors(self.engines)
+    }
+
+    /// How long the shard may sleep (I3): at most until it has to resume a login that waits
+    /// (`logins`, T1), or until a home engine wants to be entered. [`Wait::Now`] if there is
+    /// something to do in a home engine ([`HomeEngines::sleep_until_ns`]).
     #[inline]
     pub(crate) fn longest_sleep(&self) -> Wait {
         let Self { context, engines, clients, homes, late } = self;
+        let Some(engines_ns) = homes.sleep_until_ns(context, engines) else { return Wait::Now };
         let wait = match context.core.0 {
             _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
             _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
             0 => Wait::AtMostNs(SLEEP_NS_QUIET),
             _ => Wait::Forever,
         };
-        let now_ns = context.now_ns();
-        let login_ns = clients.next_login_ns(context).unwrap_or(NEVER_NS);
-        match login_ns.min(homes.next_deadline_ns(engines, now_ns)) {
+        match clients.next_login_ns(context).min(engines_ns) {
             NEVER_NS => wait,
-            next_ns => wait.at_most_ns(next_ns.saturating_sub(now_ns)),
+            next_ns => wait.at_most_ns(next_ns.saturating_sub(context.now_ns())),
         }
     }
 
@@ -76,13 +82,5 @@ impl<E: Engine> Resting<'_, E> {
                 engines.await_advance(EngineIndex(fence.engine), context.core);
                 is_reached | engines.is_reached(fence) // Each is awaited.
             })
-    }
-
-    /// Whether there is something to do in a home engine that no core holds
-    /// ([`HomeEngines::may_enter`]).
-    #[inline]
-    pub(crate) fn may_enter(&self) -> bool {
-        let Self { engines, context, homes, .. } = self;
-        homes.may_enter(context, engines)
     }
 }

@@ -245,7 +245,21 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// halves.
     pub fn prepare_wait(&mut self) -> Wait {
         self.engines.mailboxes().wake_noted(&self.context); // Noted since `exchange`.
-        let busy = self.homes.upkeep == Upkeep::Due
+        let Self { context, engines, clients, homes, late, .. } = &*self;
+        let resting = Resting { context, engines, clients, homes, late };
+        if self.is_busy() || resting.has_visitors() {
+            return Wait::Now;
+        }
+        debug_assert!(clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
+        engines.mailboxes().sleeper(context.core).prepare_sleep();
+        let is_called = self.crawling.is_called(context) || resting.await_fences();
+        if is_called || resting.has_mail() { Wait::Now } else { resting.longest_sleep() }
+    }
+
+    /// Whether this core has left something to do for this tick.
+    #[inline]
+    fn is_busy(&self) -> bool {
+        self.homes.upkeep == Upkeep::Due
             || self.homes.is_left
             || !self.clients.dirty.is_empty()
             || !self.clients.resumable.is_empty()
@@ -257,24 +271,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             || self.late.is_busy()
             || self.listings.may_go_on(&self.context, &self.clients)
             || self.crawling.is_busy()
-            || self.context.log.is_on() && self.has_lines();
-        if busy || self.resting().has_visitors() {
-            return Wait::Now;
-        }
-        debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
-        self.engines.mailboxes().sleeper(self.context.core).prepare_sleep();
-        let resting = self.resting();
-        let is_called = self.crawling.is_called(&self.context) || resting.await_fences();
-        if resting.has_visitors() || is_called || resting.may_enter() {
-            Wait::Now
-        } else {
-            resting.longest_sleep()
-        }
-    }
-
-    fn resting(&self) -> Resting<'_, E> {
-        let Self { context, engines, clients, homes, late, .. } = self;
-        Resting { context, engines, clients, homes, late }
+            || self.context.log.is_on() && self.has_lines()
     }
 
     /// Runs the second half of a tick: polls, then calls the stages.
@@ -347,9 +344,11 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         }
         self.events = events;
         let Self { io, context, engines, clients, records, arrivals, acceptor, .. } = self;
-        acceptor.hand_over(io, context, clients, engines.mailboxes(), arrivals, sweep);
+        if acceptor.is_busy() {
+            acceptor.hand_over(io, context, clients, engines.mailboxes(), arrivals, sweep);
+        }
         records.resume(clients);
-        if clients.next_login_ns(context).is_some_and(|next_ns| next_ns <= context.now_ns()) {
+        if clients.next_login_ns(context) <= context.now_ns() {
             clients.resume_logins(context);
         }
         arrivals.resume(context, clients, sweep);

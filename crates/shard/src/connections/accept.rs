@@ -170,6 +170,7 @@ impl Acceptor {
     /// backend may report bytes together with the connection. If the backend does not give a socket
     /// up now, or something of the connection is under way, the shard tries again in the next
     /// ticks.
+    #[cold]
     pub(crate) fn hand_over<E: Engine>(
         &mut self,
         io: &mut impl Io,

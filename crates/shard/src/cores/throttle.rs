@@ -17,8 +17,8 @@ use std::sync::{Mutex, PoisonError};
 use kachel_net::{Attempts, CoreIndex};
 use kachel_stdx::CachePadded;
 
-/// The time of a call that is not due.
-const NEVER_NS: u64 = u64::MAX;
+/// The time of a call or a deadline that never comes.
+pub(crate) const NEVER_NS: u64 = u64::MAX;
 
 /// The failed and the waiting logins of a process, behind one lock.
 #[derive(Debug)]
@@ -38,10 +38,10 @@ impl LoginThrottle {
         }
     }
 
-    /// When a login of this core is called next. `None` if none is due. Cost: a load.
+    /// When a login of this core is called next; [`NEVER_NS`] if none waits. Cost: a load.
     #[inline]
-    pub(crate) fn next_ns(&self, core: CoreIndex) -> Option<u64> {
-        Some(self.next_ns[core.number()].load(Acquire)).filter(|next_ns| *next_ns != NEVER_NS)
+    pub(crate) fn next_ns(&self, core: CoreIndex) -> u64 {
+        self.next_ns[core.number()].load(Acquire)
     }
 
     /// Calls `change`, which must not take another lock. Then calls `wake` with each core whose

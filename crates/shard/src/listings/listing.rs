@@ -226,8 +226,15 @@ enum Next {
 
 impl Listings {
     /// Whether a listing can continue now, so that the core must not sleep. A piece without a line
-    /// sends nothing, so no event would wake the core after it.
+    /// sends nothing, so no event would wake the core after it. Cost: a load, if there is no
+    /// listing.
+    #[inline]
     pub(crate) fn may_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
+        !self.listings.is_empty() && self.may_some_go_on(context, clients)
+    }
+
+    #[cold]
+    fn may_some_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
         let may = |listing: &Listing| {
             let open = clients.connections.get(listing.connection);
             let Some(open) = open.filter(|open| open.is_listing()) else { return true };

@@ -26,11 +26,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
 use kachel_net::CoreIndex;
 
+use crate::context::Context;
+use crate::cores::throttle::NEVER_NS;
+
 const QUIET: u8 = 0;
 const ARMED: u8 = 1;
 const CALLED: u8 = 2;
-/// No time calls the home core.
-pub(crate) const NEVER_NS: u64 = u64::MAX;
 
 /// The calls of one engine.
 #[derive(Debug)]
@@ -110,6 +111,15 @@ impl Calls {
     #[inline]
     pub(crate) fn is_room_called(&self) -> bool {
         self.room.load(Ordering::Relaxed) == CALLED
+    }
+
+    /// Whether anything calls the home core now: room that has come, a time that has come, or
+    /// operations on files for which its backend has room. Cost: three loads.
+    #[inline]
+    pub(crate) fn are_due(&self, context: &Context) -> bool {
+        self.is_room_called()
+            || self.deadline_ns() <= context.now_ns()
+            || self.has_unsubmitted() && context.file_room.get() > 0
     }
 
     /// Under the lock: notes whether operations on files are left with the engine.

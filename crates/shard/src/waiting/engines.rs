@@ -32,9 +32,9 @@
 //! - E3  With `erew` only the home core of an engine takes it (`cores::homes`).
 //! - E4  The home core of an engine learns of requests that wait with it while no core holds it and
 //!   that can be executed: the core that leaves the requests there wakes it. It also learns when
-//!   another core releases the engine, if it wants the engine (`Engines::want`). It raises its
-//!   sleeping flag before it looks whether requests are left, or marks the lock; the other core
-//!   releases the lock before it looks at the flag. So one of the two sees the other.
+//!   another core releases the engine, if it wants the engine (`Engines::sleep_until_ns`). It
+//!   raises its sleeping flag before it looks whether requests are left, or marks the lock; the
+//!   other core releases the lock before it looks at the flag. So one of the two sees the other.
 //!
 //! Source: reads without a lock and writes under one as in Fan and others, "MemC3", NSDI 2013.
 //! MemC3 has one lock and takes it for each request. Here each engine has its own lock, and a core
@@ -51,9 +51,10 @@ use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses
 
 use crate::context::Context;
 use crate::cores::homes::Homes;
+use crate::cores::throttle::NEVER_NS;
 use crate::cores::work::{HOLD_BYTES_MAX, HoldWork};
 use crate::waiting::backlog::{Backlog, RunLimit};
-use crate::waiting::calls::{Calls, NEVER_NS};
+use crate::waiting::calls::Calls;
 use crate::waiting::mailboxes::Mailboxes;
 use crate::waiting::parked::Parked;
 
@@ -239,16 +240,6 @@ impl<E: Engine> Engines<E> {
         self.lock(index).is_left()
     }
 
-    /// Whether something has called this core to an engine whose home it is: room, a time that has
-    /// come, or operations on files that its backend has room for now. Cost: three loads.
-    #[inline]
-    pub(crate) fn is_called(&self, index: EngineIndex, context: &Context) -> bool {
-        let calls = self.calls(index);
-        calls.is_room_called()
-            || calls.deadline_ns() <= context.now_ns()
-            || calls.has_unsubmitted() && context.file_room.get() > 0
-    }
-
     /// The number of operations on files that this core may take from an engine now: those that its
     /// backend has room for, and no more than the share of the engine (`files`, S5).
     fn submissions_max(&self, index: EngineIndex, context: &Context) -> usize {
@@ -276,16 +267,27 @@ impl<E: Engine> Engines<E> {
         outgoing.expect("a core that panics ends the process")
     }
 
-    /// When an engine wants to be entered at the latest; [`NEVER_NS`] if the time does not matter.
+    /// Until when the home core of an engine may sleep as far as the engine is concerned: until
+    /// the engine wants to be entered; [`NEVER_NS`] if the time does not matter. `None` if the home
+    /// core can do something in the engine now: requests are left, something has called, or upkeep
+    /// may be due because another core held the engine at the last step (`was_held`).
+    ///
+    /// If a core holds the engine, it wakes the home core when it releases the engine (E4). The
+    /// home core has raised its sleeping flag. Cost: four loads.
     #[inline]
-    pub(crate) fn deadline_ns(&self, index: EngineIndex) -> u64 {
-        self.calls(index).deadline_ns()
-    }
-
-    /// Has the core that holds an engine wake the home core when it releases the engine (E4).
-    /// Returns `false` if no core holds it. The home core has raised its sleeping flag.
-    pub(crate) fn want(&self, index: EngineIndex) -> bool {
-        self.lock(index).want()
+    pub(crate) fn sleep_until_ns(
+        &self,
+        index: EngineIndex,
+        context: &Context,
+        was_held: bool,
+    ) -> Option<u64> {
+        let Door { lock, calls } = &*self.doors[index.number()];
+        let is_wanted = was_held || calls.are_due(context);
+        if lock.is_left() || is_wanted && !lock.want() {
+            return None;
+        }
+        let deadline_ns = calls.deadline_ns();
+        Some(if deadline_ns > context.now_ns() { deadline_ns } else { NEVER_NS })
     }
 
     /// Calls the engines whose requests wait for room, because a reader that was in the way has
@@ -380,7 +382,8 @@ impl<E: Engine> Engines<E> {
         context: &Context,
         is_left: bool,
     ) -> Stepped {
-        if !is_left && !self.is_called(index, context) && !self.are_left(index) {
+        let Door { lock, calls } = &*self.doors[index.number()];
+        if !is_left && !lock.is_left() && !calls.are_due(context) {
             return Stepped { is_left: false, executed: 0 };
         }
         self.step_some_backlog(index, context)

@@ -20,7 +20,7 @@
 use kachel_engine::{Engine, EngineIndex};
 
 use crate::context::Context;
-use crate::waiting::calls::NEVER_NS;
+use crate::cores::throttle::NEVER_NS;
 use crate::waiting::engines::{Engines, Stepped};
 
 /// The result of the last step of upkeep. The most urgent one is the greatest.
@@ -101,25 +101,17 @@ impl HomeEngines {
         self.homes.iter().any(|home| engines.are_left(home.engine))
     }
 
-    /// Whether there is something to do in one of them that no core holds. Upkeep may have been due
-    /// while another core held the engine. If a core holds it, that core will wake this one
-    /// (`engines`, E4). Cost: a few loads for each engine.
+    /// Until when the core may sleep as far as they are concerned ([`Engines::sleep_until_ns`]).
+    /// `None` if it can do something in one of them now. Cost: four loads for each engine.
     #[inline]
-    pub(crate) fn may_enter<E: Engine>(&self, context: &Context, engines: &Engines<E>) -> bool {
-        self.homes.iter().any(|home| {
-            let is_called = engines.is_called(home.engine, context);
-            (is_called || home.upkeep == Upkeep::Held) && !engines.want(home.engine)
-        })
-    }
-
-    /// When the first of them wants to be entered, of those whose time has not come; [`NEVER_NS`]
-    /// if there is none. One whose time has come waits for the core that holds it
-    /// ([`Self::may_enter`]). Cost: a load for each engine.
-    #[inline]
-    pub(crate) fn next_deadline_ns<E: Engine>(&self, engines: &Engines<E>, now_ns: u64) -> u64 {
-        self.homes.iter().fold(NEVER_NS, |next_ns, home| {
-            let deadline_ns = engines.deadline_ns(home.engine);
-            if deadline_ns > now_ns { next_ns.min(deadline_ns) } else { next_ns }
+    pub(crate) fn sleep_until_ns<E: Engine>(
+        &self,
+        context: &Context,
+        engines: &Engines<E>,
+    ) -> Option<u64> {
+        self.homes.iter().try_fold(NEVER_NS, |until_ns, home| {
+            let was_held = home.upkeep == Upkeep::Held;
+            Some(until_ns.min(engines.sleep_until_ns(home.engine, context, was_held)?))
         })
     }
 

@@ -18,6 +18,7 @@ use kachel_net::{CalledLogin, CloseReason, ConnectionIndex, LoginCall, LoginTurn
 
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::cores::throttle::NEVER_NS;
 
 impl<P: ReadValue> Clients<P> {
     /// Pauses a connection until its login may be checked. `turn` is the place of the login among
@@ -41,12 +42,12 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// When this shard must next resume a connection whose login waits. Cost: two loads.
+    /// When this shard must next resume a connection whose login waits; [`NEVER_NS`] if none waits.
+    /// Cost: two loads.
     #[inline]
-    pub(crate) fn next_login_ns(&self, context: &Context) -> Option<u64> {
+    pub(crate) fn next_login_ns(&self, context: &Context) -> u64 {
         let called_ns = context.shared.throttle.next_ns(context.core);
-        let delayed_ns = self.login_turns.next_ns();
-        called_ns.into_iter().chain(delayed_ns).min()
+        called_ns.min(self.login_turns.next_ns().unwrap_or(NEVER_NS))
     }
 
     /// Resumes the connections whose turn has come, and closes those whose logins were displaced.
@@ -60,7 +61,7 @@ impl<P: ReadValue> Clients<P> {
             open.note_login_turn();
             self.resume_if_free(connection);
         }
-        if context.shared.throttle.next_ns(context.core).is_none_or(|next_ns| now_ns < next_ns) {
+        if now_ns < context.shared.throttle.next_ns(context.core) {
             return; // T3
         }
         context.change_attempts(|attempts| {

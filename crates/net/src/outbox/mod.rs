@@ -417,10 +417,18 @@ impl Outbox {
     /// `flush` again after `sent`.
     pub fn flush<I: Io>(&mut self, socket: SocketId, io: &mut I) {
         let open = if self.in_flight_blocks == 0 { self.open.take() } else { None };
-        for block in self.queued.drain(..).chain(open) {
-            self.in_flight_blocks += 1;
-            io.send(socket, block);
+        while let Some(block) = self.queued.pop_front() {
+            self.send(socket, block, io);
         }
+        if let Some(block) = open {
+            self.send(socket, block, io);
+        }
+    }
+
+    #[inline]
+    fn send<I: Io>(&mut self, socket: SocketId, block: SendBlock, io: &mut I) {
+        self.in_flight_blocks += 1;
+        io.send(socket, block);
     }
 
     /// Whether `flush` has anything to do.

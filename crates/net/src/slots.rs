@@ -276,8 +276,13 @@ impl<S> Slots<S> {
         self.slots[slot.0 as usize].fence
     }
 
-    pub(crate) fn set_fence(&mut self, slot: SlotIndex, fence: Option<Fence>) {
-        self.slots[slot.0 as usize].fence = fence;
+    /// Has the reply in a slot, and what follows it, wait until `fence` is reached.
+    pub fn hold_back(&mut self, slot: SlotIndex, fence: Fence) {
+        self.slots[slot.0 as usize].fence = Some(fence);
+    }
+
+    pub(crate) fn lift_fence(&mut self, slot: SlotIndex) {
+        self.slots[slot.0 as usize].fence = None;
     }
 
     pub(crate) fn stream_mut(&mut self, slot: SlotIndex) -> &mut Option<Stream<S>> {

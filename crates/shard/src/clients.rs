@@ -100,8 +100,8 @@ impl LoginTurns {
 /// The answer of another shard, or of the engine, to a request of a client.
 pub(crate) struct Answered<'a, P> {
     pub(crate) text: &'a [u8],
-    /// The large value that follows the text.
-    pub(crate) value: Option<LargeValue<P>>,
+    /// The large value that follows the text. It is taken.
+    pub(crate) value: &'a mut Option<LargeValue<P>>,
     /// What must come before the answer is sent.
     pub(crate) fence: Option<Fence>,
 }
@@ -218,10 +218,13 @@ impl<P: ReadValue> Clients<P> {
     /// Puts an answer into its slot. If the client is gone, the answer is dropped (I2). If no room
     /// was kept for the answer, its text is dropped.
     pub(crate) fn answered(&mut self, slot: SlotIndex, answer: Answered<'_, P>) {
+        let Answered { mut text, value, fence } = answer;
         let connection = self.slots.connection(slot);
         let open = connection.and_then(|connection| self.connections.get_mut(connection));
-        let Some(open) = open else { return self.slots.answered(slot) };
-        let Answered { mut text, value, fence } = answer;
+        let Some(open) = open else {
+            *value = None;
+            return self.slots.answered(slot);
+        };
         let room_bytes = self.slots.room(slot).bytes();
         if room_bytes == 0 {
             text = b""; // The client waits only for the request to be done.
@@ -229,12 +232,13 @@ impl<P: ReadValue> Clients<P> {
         debug_assert!(text.len() <= room_bytes, "an answer fits the room kept for it");
         let value_bytes = value.as_ref().map_or(text.len(), |large| large.value.total_bytes());
         open.outbox_mut().text_into(slot, text, &mut self.slots);
-        if let Some(value) = value {
+        if let Some(value) = value.take() {
             let stream = Stream::new(value);
             open.outbox_mut().stream_into(slot, stream, &mut self.slots);
         }
-        open.outbox_mut().answered(slot, value_bytes, fence, &mut self.slots);
+        open.outbox_mut().answered(slot, value_bytes, &mut self.slots);
         if let (Some(fence), Some(client)) = (fence, connection) {
+            self.slots.hold_back(slot, fence);
             self.fences.add(fence, client);
         }
         connection.into_iter().for_each(|connection| self.mark_dirty(connection));
@@ -247,7 +251,7 @@ impl<P: ReadValue> Clients<P> {
         let open = connection.and_then(|connection| self.connections.get_mut(connection));
         let Some(open) = open else { return self.slots.answered(slot) };
         open.outbox_mut().text_into(slot, lines, &mut self.slots);
-        open.outbox_mut().answered(slot, lines.len(), None, &mut self.slots);
+        open.outbox_mut().answered(slot, lines.len(), &mut self.slots);
         connection.into_iter().for_each(|connection| self.mark_dirty(connection));
     }
 

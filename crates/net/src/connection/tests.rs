@@ -34,7 +34,7 @@ fn each_wait_ends_with_its_own_cause() {
     let slot = open.outbox.await_answers(answers, ConnectionIndex(0).into(), &mut slots);
     open.pause(Waiting::Answers);
     assert!(!open.may_resume());
-    open.outbox.answered(slot, 0, None, &mut slots);
+    open.outbox.answered(slot, 0, &mut slots);
     assert!(open.may_resume());
     open.resume(NOW);
 
@@ -234,7 +234,8 @@ fn nothing_is_sent_behind_a_fence_until_it_is_reached() {
     assert!(outbox.fence(fence(2, 5), client(), &mut slots));
     put(&mut outbox, &mut slots, b"other ");
     outbox.text_into(parked, b"parked ", &mut slots);
-    outbox.answered(parked, 0, Some(fence(1, 6)), &mut slots);
+    slots.hold_back(parked, fence(1, 6));
+    outbox.answered(parked, 0, &mut slots);
     assert!(!outbox.awaits_answers() && !outbox.is_empty());
     let mut sent = |engine: u16, sequence: u64| {
         let is_reached = |fence: Fence| fence.engine == engine && fence.sequence <= sequence;

@@ -250,7 +250,7 @@ impl Outbox {
             return false;
         }
         let slot = slots.push(&mut self.slots, connection, (0, AnswerRoom::default()));
-        slots.set_fence(slot, Some(fence));
+        slots.hold_back(slot, fence);
         true
     }
 
@@ -274,16 +274,9 @@ impl Outbox {
 
     /// Notes that an answer has come, and frees the room kept for it. Its text and its value are in
     /// the slot already. `value_bytes` is the length that the value had, or would have had, in the
-    /// answer. The answer and what follows it wait for `fence`, if there is one (I6).
-    pub fn answered<S>(
-        &mut self,
-        slot: SlotIndex,
-        value_bytes: usize,
-        fence: Option<Fence>,
-        slots: &mut Slots<S>,
-    ) {
+    /// answer.
+    pub fn answered<S>(&mut self, slot: SlotIndex, value_bytes: usize, slots: &mut Slots<S>) {
         let room = slots.room(slot);
-        slots.set_fence(slot, fence);
         self.awaited -= 1;
         slots.answered(slot);
         if slots.awaited(slot) == 0 {
@@ -360,7 +353,7 @@ impl Outbox {
             if slots.awaited(head) > 0 || !slots.fence(head).is_none_or(&is_reached) {
                 return;
             }
-            slots.set_fence(head, None); // It holds back nothing any more (`discard`).
+            slots.lift_fence(head); // It holds back nothing any more (`discard`).
             let stream = slots.stream_mut(head).take();
             if stream.as_ref().is_none_or(|stream| stream.offset == 0) {
                 slots.read(head, |piece| {

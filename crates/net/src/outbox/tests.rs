@@ -28,11 +28,11 @@ fn replies_keep_the_order_of_their_requests() {
     outbox.text(b"three ", client(), &mut pool, &mut slots);
     let four = outbox.await_answers((1, ROOM), client(), &mut slots);
     outbox.text_into(four, b"four ", &mut slots);
-    outbox.answered(four, 0, None, &mut slots);
+    outbox.answered(four, 0, &mut slots);
     outbox.settle(&mut pool, &mut slots, |_| true);
     assert_eq!(worded(&outbox), b"one ");
     outbox.text_into(two, b"two ", &mut slots);
-    outbox.answered(two, 0, None, &mut slots);
+    outbox.answered(two, 0, &mut slots);
     outbox.settle(&mut pool, &mut slots, |_| true);
     assert_eq!(worded(&outbox), b"one two three four ");
     assert_eq!(outbox.slots_in_use(), 0);
@@ -147,7 +147,8 @@ fn a_reached_fence_holds_back_nothing_of_a_reply_that_is_dropped() {
         (Outbox::new(), BlockPool::new(), Slots::<Pattern>::new());
     let slot = outbox.await_answers((1, ROOM), client(), &mut slots);
     outbox.stream_into(slot, Stream::new(Pattern::new(3_000_007)), &mut slots);
-    outbox.answered(slot, 0, Some(Fence { engine: 0, sequence: 5 }), &mut slots);
+    slots.hold_back(slot, Fence { engine: 0, sequence: 5 });
+    outbox.answered(slot, 0, &mut slots);
     outbox.settle(&mut pool, &mut slots, |_| false);
     assert!(!outbox.has_unsent(), "I6");
     outbox.settle(&mut pool, &mut slots, |_| true);
@@ -183,7 +184,7 @@ fn requests_wait_while_the_answers_under_way_may_fill_the_limit() {
     assert_eq!(awaited.len(), BEGUN_BYTES_MAX.div_ceil(ROOM.bytes() + SLOT_BYTES));
     for slot in awaited {
         assert!(outbox.awaits_answers());
-        outbox.answered(slot, 0, None, &mut slots);
+        outbox.answered(slot, 0, &mut slots);
     }
     assert!(!outbox.awaits_answers() && !outbox.is_full(0) && outbox.narrow());
 }
@@ -222,7 +223,7 @@ fn short_values_after_long_ones_are_given_little_room_again() {
     let (mut outbox, mut slots) = (Outbox::new(), Slots::<()>::new());
     let mut answer = |value_bytes| {
         let slot = outbox.await_answers((1, ROOM), client(), &mut slots);
-        outbox.answered(slot, value_bytes, None, &mut slots);
+        outbox.answered(slot, value_bytes, &mut slots);
         outbox.value_room_bytes()
     };
     assert_eq!(answer(100_000), VALUE_ROOM_MAX);

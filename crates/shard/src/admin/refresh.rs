@@ -66,7 +66,7 @@ impl<P: ReadValue> Clients<P> {
             }
             let is_silent = one.noreply && error.is_none();
             let text = if is_silent { &b""[..] } else { &text };
-            self.answered(one.slot, Answered { text, value: None, fence: None });
+            self.answered(one.slot, Answered { text, value: &mut None, fence: None });
         }
     }
 }

@@ -76,6 +76,16 @@ impl<P: ReadValue> ToClient<'_, P> {
     }
 }
 
+impl<P> ToClient<'_, P> {
+    /// Has the next reply wait until a fence is reached.
+    #[cold]
+    fn wait_for(&mut self, fence: Fence) {
+        if self.outbox.fence(fence, self.client, self.slots) {
+            self.fences.add(fence, self.client);
+        }
+    }
+}
+
 impl<P> Sink for ToClient<'_, P> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
@@ -99,12 +109,10 @@ impl<P> ReplySink for ToClient<'_, P> {
         log.descriptor(self.client)
     }
 
-    #[inline]
+    #[inline(always)]
     fn depends_on(&mut self, engine: EngineIndex, durability: Durability) {
-        if let Some(fence) = fence_of(engine, durability)
-            && self.outbox.fence(fence, self.client, self.slots)
-        {
-            self.fences.add(fence, self.client);
+        if let Some(fence) = fence_of(engine, durability) {
+            self.wait_for(fence);
         }
     }
 }

@@ -250,9 +250,9 @@ impl<E: Engine> Records<E> {
                 let lines = listed((work.executor, connection), &work.answer.text, ended);
                 clients.piece(work.slot, lines);
             } else {
-                let value = work.value.take();
                 let fence = fence_of(work.engine(), work.answer.durability);
-                clients.answered(work.slot, Answered { text: &work.answer.text, value, fence });
+                let Parked { slot, ref answer, ref mut value, .. } = *work;
+                clients.answered(slot, Answered { text: &answer.text, value, fence });
             }
             self.put_back(work);
         }

@@ -37,7 +37,8 @@ const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
 /// A connection that another shard must serve.
 #[derive(Debug)]
 struct Leaving {
-    connection: ConnectionIndex,
+    /// Its socket. At its index, another connection may stand later.
+    socket: SocketId,
     adopter: CoreIndex,
     attempts: u32,
     /// Whether it was just accepted.
@@ -118,7 +119,7 @@ impl Acceptor {
         self.next_adopter = (adopter.0 + 1) % awake;
         if adopter != context.core {
             let (is_new, with_input) = (true, false);
-            self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new, with_input });
+            self.leaving.push(Leaving { socket, adopter, attempts: 0, is_new, with_input });
         }
     }
 
@@ -128,13 +129,13 @@ impl Acceptor {
     pub(crate) fn leave(
         &mut self,
         io: &mut impl Io,
-        (socket, connection): (SocketId, ConnectionIndex),
+        socket: SocketId,
         adopter: CoreIndex,
         with_input: bool,
     ) {
         io.pause(socket);
         let is_new = false;
-        self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new, with_input });
+        self.leaving.push(Leaving { socket, adopter, attempts: 0, is_new, with_input });
     }
 
     /// The endpoint of a listener. A listener that the memory backend opened by itself belongs to
@@ -184,8 +185,10 @@ impl Acceptor {
         self.leaving.retain_mut(|one| {
             let tries_again =
                 hand_one_over(one, (stopping, sweep), io, context, clients, mailboxes);
-            if std::mem::take(&mut one.with_input) {
-                arrivals.serve_kept(clients, one.connection); // I4
+            if std::mem::take(&mut one.with_input)
+                && let Some(connection) = clients.connections.find(one.socket)
+            {
+                arrivals.serve_kept(clients, connection); // I4
             }
             tries_again
         });
@@ -274,8 +277,9 @@ fn hand_one_over<E: Engine>(
     clients: &mut Clients<E::Pinned>,
     mailboxes: &Mailboxes<E>,
 ) -> bool {
-    let Some(open) = clients.connections.get(leaving.connection) else { return false };
-    let socket = open.socket();
+    let Leaving { socket, .. } = *leaving;
+    let Some(connection) = clients.connections.find(socket) else { return false };
+    let Some(open) = clients.connections.get(connection) else { return false };
     let is_at_rest =
         open.is_at_rest() || leaving.with_input && open.ready().is_none() && open.may_leave(); // I4
     let is_last = leaving.attempts == HAND_OVER_ATTEMPTS_MAX || leaving.is_new && !is_at_rest;
@@ -298,7 +302,7 @@ fn hand_one_over<E: Engine>(
     if let Some(turn) = login.and_then(|login| login.turn) {
         context.change_attempts(|attempts| attempts.leave(turn));
     }
-    let closed = clients.connections.close(leaving.connection);
+    let closed = clients.connections.close(connection);
     let input = closed.map_or_else(Vec::new, |mut closed| {
         refund_all(context, &closed);
         closed.input_mut().take()

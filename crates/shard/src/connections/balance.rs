@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use kachel_engine::ReadValue;
 use kachel_io::{Clock, SocketId, ThreadTime};
-use kachel_net::{Connection, ConnectionIndex, CoreIndex};
+use kachel_net::{Connection, CoreIndex};
 
 use crate::clients::Clients;
 use crate::connections::arrive::Arrivals;
@@ -239,14 +239,14 @@ impl Balance {
         &mut self,
         clients: &mut Clients<P>,
         arrivals: &Arrivals,
-        mut hand_over: impl FnMut((SocketId, ConnectionIndex), CoreIndex),
+        mut hand_over: impl FnMut(SocketId, CoreIndex),
     ) {
         for ready in arrivals.ready.iter().filter(|ready| !ready.is_gone) {
             let Some(connection) = ready.client.connection() else { continue }; // I3
             let Some(open) = clients.connections.get_mut(connection) else { continue };
             debug_assert!(open.ready().is_none(), "it was served");
             if let Some(core) = self.choose_one(open) {
-                hand_over((open.socket(), connection), core);
+                hand_over(open.socket(), core);
             }
         }
     }
@@ -258,7 +258,7 @@ impl Balance {
         &mut self,
         clients: &mut Clients<P>,
         arrivals: &mut Arrivals,
-        mut hand_over: impl FnMut((SocketId, ConnectionIndex), CoreIndex),
+        mut hand_over: impl FnMut(SocketId, CoreIndex),
     ) {
         debug_assert!(matches!(self.plan, Plan::Part { .. }), "the number of awake cores rises");
         for ready in arrivals.ready.iter_mut().filter(|ready| !ready.is_gone) {
@@ -270,7 +270,7 @@ impl Balance {
                 && let Some(core) = self.choose_one(open)
             {
                 ready.ended = true;
-                hand_over((open.socket(), connection), core);
+                hand_over(open.socket(), core);
             }
         }
     }

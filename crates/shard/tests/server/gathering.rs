@@ -289,3 +289,29 @@ fn any_rise_of_the_load_is_followed() {
         assert!(mean_ns < MEAN_WAIT_NS_MAX, "from {before} to {after} tenths: {mean_ns} ns");
     }
 }
+
+/// The fault: a connection that was chosen to move ended before it could. The next one at its index
+/// moved in its place.
+#[test]
+fn a_connection_at_the_index_of_one_that_was_to_move_stays() {
+    let plain = PlainOptions { cores_max: Some(2), ..WorldOptions::default().plain };
+    let mut world = World::new(WorldOptions { shards: 2, plain, ..WorldOptions::default() });
+    let moved = |world: &World| world.sum(|counters| &counters.connections_moved);
+    // Core 0 is busy all the time, so it chooses connections for core 1.
+    let serve = |world: &mut World, input: &[u8]| {
+        world.clock.advance_ns(MS_NS);
+        world.use_ns(0, MS_NS);
+        let served = world.connect();
+        served.write(input);
+        world.turn(); // It is served by core 0, because its input came with it, and chosen.
+        world.turn(); // Its reply was taken. If it has asked for its end, it ends.
+        let next = world.connect();
+        world.turn();
+        [served, next].iter().for_each(FarEnd::reset);
+        world.turn();
+    };
+    (0..500).for_each(|_| serve(&mut world, b"get k\r\nquit\r\n"));
+    assert_eq!(moved(&world), 0, "each connection that is chosen ends");
+    (0..500).for_each(|_| serve(&mut world, b"get k\r\n"));
+    assert!(moved(&world) > 0, "connections are chosen");
+}

@@ -334,7 +334,9 @@ pub trait Engine: Extensions {
     fn durable(&self) -> &Arc<DurableWord>;
 
     /// Executes a step of upkeep, which is bounded in [`Self::work_bytes`]. Returns the amount of
-    /// work done; 0 means that there is no work for now.
+    /// work done; 0 means that there is no work for now. The home core calls this until there is no
+    /// work. Then it calls it again after the engine has worked ([`Self::work_bytes`]), when a
+    /// second begins, and in each tick that serves nothing.
     fn maintain(&mut self, now: &Now) -> usize;
 
     /// Executes one step of a walk over all items: passes live items to `show`, from the cursor on,

@@ -40,6 +40,9 @@
 //! - I3  Where any core may change any engine, core 0 is the timekeeper: once a second it checks
 //!   whether upkeep is due in the engines of other cores. These cores sleep until something
 //!   happens, unless one of their clients may exceed a time limit.
+//! - I4  Upkeep becomes due because the engines work (`work`), or because a second begins. What
+//!   becomes due otherwise, as the space of a deleted item, waits until the next second, or for a
+//!   tick in which nothing is served.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -125,8 +128,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     /// The time of the last tick, in nanoseconds and in seconds.
     now_ns: u64,
     second: u32,
-    /// Whether a second has begun in which the timekeeper has counted no answers of copies yet, and
-    /// done no upkeep in the engines of other cores (I3).
+    /// Whether a second has begun in which this core has done no upkeep yet (I3, I4).
     is_new_second: bool,
     /// The items that copies had answered with when they were last counted.
     answered_by_copies: u64,
@@ -287,18 +289,19 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         self.adopt();
         self.look_ahead();
         self.serve();
+        let has_served = came || !self.arrivals.ready.is_empty();
         self.close_late();
         self.step_listings();
         self.send_lines();
         self.exchange();
         self.send();
-        self.maintain();
+        self.maintain(has_served);
         self.crawl();
         files::submit(&mut self.io, &self.context, &self.engines);
         self.balance();
         self.context.work.end_tick(self.now_ns, &self.context.counters);
         self.context.counters.ticks.add(1);
-        self.context.counters.busy_ticks.add(u64::from(came || !self.arrivals.ready.is_empty()));
+        self.context.counters.busy_ticks.add(u64::from(has_served));
         Ok(self.finish())
     }
 
@@ -531,10 +534,16 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     }
 
     /// Has the engines whose home is this core do a step of upkeep; once a second also the others,
-    /// if this core is the timekeeper (I3).
-    fn maintain(&mut self) {
-        self.homes.maintain(&self.context, &self.engines);
-        if std::mem::take(&mut self.is_new_second) && self.context.core == CoreIndex(0) {
+    /// if this core is the timekeeper (I3). A tick that has only read does none, unless some was
+    /// due before or a second has begun (I4).
+    #[inline]
+    fn maintain(&mut self, has_served: bool) {
+        let has_only_read = has_served && !self.context.work.has_worked();
+        let is_new_second = std::mem::take(&mut self.is_new_second);
+        if is_new_second || !has_only_read || self.homes.upkeep != Upkeep::Nothing {
+            self.homes.maintain(&self.context, &self.engines);
+        }
+        if is_new_second && self.context.core == CoreIndex(0) {
             count_answered(&self.context, &mut self.answered_by_copies);
             if self.engines.are_open_to_all() {
                 maintain_others(&self.context, &self.engines);

@@ -189,6 +189,12 @@ impl WorkMeter {
         counters.longest_hold_us.raise(now_ns.saturating_sub(hold.began_ns) / 1000);
     }
 
+    /// Whether an engine has done any work in this tick.
+    #[inline]
+    pub(crate) fn has_worked(&self) -> bool {
+        self.tick_bytes.get() > 0
+    }
+
     /// Ends a tick that began at `began_ns`. Cost: a reading of the clock.
     pub(crate) fn end_tick(&self, began_ns: u64, counters: &Counters) {
         counters.longest_tick_bytes.raise(self.tick_bytes.take());

@@ -36,6 +36,8 @@ struct Wanted {
     fetched: AtomicBool,
     /// Whether the next step of upkeep has an operation on files.
     upkeep: AtomicBool,
+    /// How many steps of upkeep the engine has done.
+    upkeep_steps: AtomicU64,
 }
 
 /// A cache that promises durability, and whose keys that begin with `cold` must be fetched.
@@ -162,6 +164,7 @@ impl Engine for Logged {
     }
 
     fn maintain(&mut self, now: &Now) -> usize {
+        self.wanted.upkeep_steps.fetch_add(1, Relaxed);
         if self.wanted.upkeep.swap(false, Relaxed) {
             self.queue();
         }
@@ -463,14 +466,14 @@ fn an_operation_of_upkeep_takes_the_last_room() {
         bench.world.rest();
         assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX - 1, "there is room for one");
         bench.wanted[0].upkeep.store(true, Relaxed);
-        for request in ["touch absent 1\r\n", &format!("get {}\r\n", key(0, "cold-last"))] {
+        for request in ["set k 0 0 1\r\nv\r\n", &format!("get {}\r\n", key(0, "cold-last"))] {
             other.write(request.as_bytes());
             bench.world.turn();
         }
         bench.world.rest();
         assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX);
         bench.fetch_all(&disk);
-        assert_eq!(other.read(), b"NOT_FOUND\r\nEND\r\n");
+        assert_eq!(other.read(), b"STORED\r\nEND\r\n");
         assert!(bench.world.holdings().all(|held| held.delayed == 0 && held.reply_slots == 0));
     }
 }
@@ -542,4 +545,25 @@ fn a_server_that_ends_waits_for_its_operations_on_files() {
         };
         assert!((0..20).any(|_| over(&mut bench)), "nothing is left");
     }
+}
+
+#[test]
+fn a_tick_that_has_only_read_does_no_upkeep() {
+    let mut bench = Bench::new(1);
+    let client = bench.world.connect();
+    let (set, get) = (set(0, "hit"), format!("get {}\r\n", key(0, "hit")));
+    assert_eq!(bench.ask(&client, &set), "STORED\r\n");
+    bench.world.settle();
+    let mut steps = |ns: u64, input: &str| {
+        let before = bench.wanted[0].upkeep_steps.load(Relaxed);
+        bench.world.clock.advance_ns(ns);
+        client.write(input.as_bytes());
+        bench.world.turn();
+        bench.wanted[0].upkeep_steps.load(Relaxed) - before
+    };
+    assert_eq!((0..10).map(|_| steps(0, &get)).sum::<u64>(), 0);
+    assert_eq!(steps(0, &set), 1, "the engine has worked");
+    assert_eq!(steps(0, &get), 0, "and had nothing more to do");
+    assert_eq!(steps(1_000_000_000, &get), 1, "a second has begun");
+    assert_eq!(steps(0, ""), 1, "nothing is served");
 }

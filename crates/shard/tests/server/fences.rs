@@ -16,7 +16,7 @@ use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{
     Clock as _, FILE_OPERATIONS_MAX, FarEnd, FileOperation, FileWork, FolderHandle, ManualClock,
 };
-use kachel_shard::AfterTick;
+use kachel_shard::{AfterTick, HOLD_BYTES_MAX};
 use kachel_stdx::Place;
 use kachel_testkit::{World, WorldOptions};
 
@@ -36,6 +36,8 @@ struct Wanted {
     fetched: AtomicBool,
     /// Whether the next step of upkeep has an operation on files.
     upkeep: AtomicBool,
+    /// The work of a request that asks for a cold item, in bytes.
+    fetch_work: AtomicU64,
     /// How many steps of upkeep the engine has done.
     upkeep_steps: AtomicU64,
 }
@@ -48,6 +50,8 @@ struct Logged {
     /// Tickets that are not named, and the last ticket given.
     unnamed: Vec<u64>,
     given: u64,
+    /// The work of fetching, in bytes.
+    fetch_work: u64,
     /// The folder whose disk fetches cold items; `None`: the test does.
     folder: Option<FolderHandle>,
     queued: VecDeque<Box<FileOperation>>,
@@ -56,13 +60,14 @@ struct Logged {
 impl Logged {
     fn new(cache: Cache, wanted: Arc<Wanted>, folder: Option<FolderHandle>) -> Self {
         let (word, unnamed, queued) = (Arc::default(), Vec::new(), VecDeque::new());
-        Self { cache, wanted, word, unnamed, given: 0, folder, queued }
+        Self { cache, wanted, word, unnamed, given: 0, fetch_work: 0, folder, queued }
     }
 
     fn fetch(&mut self, key: &Key<'_>, ticket: Option<&Ticket>) -> Option<Ticket> {
         if !key.bytes().starts_with(b"cold") || ticket.is_some() {
             return None;
         }
+        self.fetch_work += self.wanted.fetch_work.load(Relaxed);
         self.queue();
         Some(Ticket(self.given))
     }
@@ -182,7 +187,7 @@ impl Engine for Logged {
     }
 
     fn work_bytes(&self) -> u64 {
-        self.cache.work_bytes()
+        self.cache.work_bytes() + self.fetch_work
     }
 
     fn stats(&self) -> EngineStats {
@@ -545,6 +550,30 @@ fn a_server_that_ends_waits_for_its_operations_on_files() {
         };
         assert!((0..20).any(|_| over(&mut bench)), "nothing is left");
     }
+}
+
+/// The fault: the work of a request was not counted if the engine delayed the request and there was
+/// no record for it. So the next request began in a hold that had reached its bound.
+#[test]
+fn a_request_that_finds_no_record_counts_its_work() {
+    // Connections that use up the records together, with 32 requests each.
+    const FILLERS: usize = 40;
+    let mut bench = Bench::new(1);
+    let get = format!("get {}\r\n", key(0, "cold"));
+    let clients = [(); FILLERS + 2].map(|()| bench.world.connect());
+    let (last, fillers) = clients.split_at(2);
+    fillers.iter().for_each(|filler| filler.write(get.repeat(32).as_bytes()));
+    bench.world.rest();
+    let parked = bench.world.parked();
+    bench.wanted[0].fetch_work.store(HOLD_BYTES_MAX, Relaxed);
+    for client in last {
+        assert_eq!(bench.ask(client, "mn\r\n"), "MN\r\n");
+        client.write(get.as_bytes());
+    }
+    bench.world.turn();
+    assert_eq!(bench.world.parked(), parked, "these two found none");
+    let longest = &bench.world.shared.counters[0].longest_hold_bytes;
+    assert_eq!(longest.value(), HOLD_BYTES_MAX, "each has had a hold of its own");
 }
 
 #[test]

@@ -62,10 +62,7 @@ impl Common for CacheCommon {
     }
 
     fn register_core(&self) -> Option<Reader> {
-        let mut core = self.pool.register_reader()?;
-        let is_awaited = core.sleep();
-        debug_assert!(!is_awaited, "it has read nothing yet");
-        Some(core)
+        self.pool.register_core()
     }
 
     fn begin_upload(&self, value_bytes: usize, core: Place) -> Option<CacheUpload> {

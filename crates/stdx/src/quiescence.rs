@@ -63,7 +63,7 @@ pub struct Stamp(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(usize);
 
-/// One reader's place in a [`Quiescence`]; awake when it is made. Dropped, it is out of the count.
+/// One reader's place in a [`Quiescence`], awake or asleep. Dropped, it is out of the count.
 /// A reader that an owner may wait for sleeps before it is dropped (I6).
 #[derive(Debug)]
 pub struct Reader {
@@ -82,11 +82,23 @@ impl Quiescence {
     ///
     /// Cost: a search of the places, a full fence.
     pub fn register(self: &Arc<Self>) -> Option<Reader> {
-        let newest = self.newest.load(Ordering::Acquire);
-        let place = self.places.iter().position(|place| {
-            place.compare_exchange(FREE, newest, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        })?;
+        let reader = self.take_place(self.newest.load(Ordering::Acquire))?;
         fence(Ordering::SeqCst); // I4
+        Some(reader)
+    }
+
+    /// Registers a reader, which is asleep. `None` when all places are taken.
+    ///
+    /// Cost: a search of the places.
+    pub fn register_asleep(self: &Arc<Self>) -> Option<Reader> {
+        self.take_place(ASLEEP)
+    }
+
+    /// Takes a free place for a reader whose word is `word` from now on.
+    fn take_place(self: &Arc<Self>, word: u64) -> Option<Reader> {
+        let place = self.places.iter().position(|place| {
+            place.compare_exchange(FREE, word, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })?;
         Some(Reader { shared: Arc::clone(self), place })
     }
 
@@ -260,6 +272,10 @@ mod tests {
         assert!(sleeper.is_awake_in(&quiescence));
         assert!(!sleeper.sleep());
         drop(left);
+        let mut late = quiescence.register_asleep().expect("the place that was left");
+        assert!(!late.is_awake() && quiescence.register_asleep().is_none(), "that was the last");
+        late.wake();
+        drop(late);
         assert!(!sleeper.is_awake_in(&quiescence));
         assert!(!sleeper.is_awake_in(&Arc::new(Quiescence::new(2))), "nor a reader of another");
         assert!(quiescence.is_past(early));

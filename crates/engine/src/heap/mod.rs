@@ -70,10 +70,7 @@ impl Common for HeapCommon {
     }
 
     fn register_core(&self) -> Option<Reader> {
-        let mut core = self.cores.register()?;
-        let is_awaited = core.sleep();
-        debug_assert!(!is_awaited, "it has read nothing yet");
-        Some(core)
+        self.cores.register_asleep()
     }
 
     /// `None` also if the value is larger than the limit of the budget.

@@ -316,6 +316,11 @@ impl Pool {
         Some(reader)
     }
 
+    /// As [`Self::register_reader`], but the reader is asleep until its core reads.
+    pub fn register_core(&self) -> Option<Reader> {
+        self.quiescence.register_asleep()
+    }
+
     /// Whether `reader` is registered here, and awake. Cost: a load of its own line.
     #[inline]
     pub fn is_read_by(&self, reader: &Reader) -> bool {

@@ -6,6 +6,7 @@
 //! Invariants:
 //! - E1  The list has at most `EVICTED_MAX` items. Further evicted items are only counted. So the
 //!   memory of the list is bounded for any number of evictions.
+//! - E2  The text of all keys has a byte with the length of each key before the key.
 
 use crate::item::Item;
 
@@ -29,21 +30,12 @@ pub struct EvictedItem<'k> {
     pub is_fetched: bool,
 }
 
-/// An item in the list. Its key is in the text of all keys.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    key_bytes: u8,
-    is_fetched: bool,
-    value_bytes: usize,
-    client_flags: u32,
-    expiry: u32,
-    last_access: u32,
-}
-
 /// The items that were evicted since the list was taken. It keeps its memory.
 #[derive(Debug, Default)]
 pub(crate) struct EvictedList {
-    entries: Vec<Entry>,
+    /// Without their keys.
+    items: Vec<EvictedItem<'static>>,
+    /// The text of all keys (E2).
     keys: Vec<u8>,
     /// Items evicted while the list was full (E1).
     unlisted: u64,
@@ -52,27 +44,27 @@ pub(crate) struct EvictedList {
 impl EvictedList {
     /// Whether nothing was evicted. Cost: a load.
     pub(crate) const fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.items.is_empty()
     }
 
     /// Adds an item, which is still there (E1).
     #[cold]
     pub(crate) fn add(&mut self, item: &Item<'_>) {
-        if self.entries.len() == EVICTED_MAX {
+        if self.items.len() == EVICTED_MAX {
             self.unlisted += 1;
             return;
         }
         let key = item.key();
-        debug_assert!(!key.is_empty(), "a key has bytes");
-        let access = item.access();
+        self.keys.push(u8::try_from(key.len()).expect("the layout holds no longer key"));
         self.keys.extend_from_slice(key);
-        self.entries.push(Entry {
-            key_bytes: u8::try_from(key.len()).expect("the layout holds no longer key"),
-            is_fetched: access.fetched(),
+        let access = item.access();
+        self.items.push(EvictedItem {
+            key: &[],
             value_bytes: item.value().bytes(),
             client_flags: item.client_flags(),
             expiry: item.expiry(),
             last_access: access.last_access(),
+            is_fetched: access.fetched(),
         });
     }
 
@@ -80,11 +72,11 @@ impl EvictedList {
     /// listed.
     pub(crate) fn take(&mut self, mut tell: impl FnMut(&EvictedItem<'_>)) -> u64 {
         let mut keys = &self.keys[..];
-        for entry in self.entries.drain(..) {
-            let (key, rest) = keys.split_at(usize::from(entry.key_bytes));
+        for item in self.items.drain(..) {
+            let (key_bytes, rest) = keys.split_first().expect("E2");
+            let (key, rest) = rest.split_at(usize::from(*key_bytes));
             keys = rest;
-            let Entry { is_fetched, value_bytes, client_flags, expiry, last_access, .. } = entry;
-            tell(&EvictedItem { key, value_bytes, client_flags, expiry, last_access, is_fetched });
+            tell(&EvictedItem { key, ..item });
         }
         debug_assert!(keys.is_empty(), "each key belongs to an item");
         self.keys.clear();

@@ -26,6 +26,10 @@
 //! - I4  A core that reads other engines is registered, awake ([`Common::register_core`]), and
 //!   changes no engine while it holds what it read: a value is lent for as long as its round is
 //!   borrowed.
+//! - I5  An outcome whose sequence is lost ([`DurableWord::is_lost`]) reaches no client. The shard
+//!   sends the replies before it and closes the connection, so the client does not know whether
+//!   its change was made. A sequence is lost if the disk fails before it is durable, or if the
+//!   engine cannot read what the outcome shows ([`Answer::lost`]).
 
 use std::sync::Arc;
 
@@ -39,7 +43,7 @@ use crate::key::Key;
 use crate::last_dead::DeadFound;
 use crate::operation::{Block, GetTerms, Operation, Ticket, Verb};
 use crate::options::EngineOptions;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Value, Verdict};
 use crate::stats::{ClassStats, EngineStats};
 use crate::time::Now;
 use crate::walk::{Cursor, WalkStep};
@@ -58,13 +62,24 @@ pub enum Answer<'e, P> {
     Later(Ticket),
 }
 
+impl<P> Answer<'_, P> {
+    /// The answer to an operation that needs what the disk cannot read any more. No client gets the
+    /// outcome (I5).
+    #[must_use]
+    pub const fn lost() -> Self {
+        // A verdict that every request may have.
+        let (verdict, value) = (Verdict::NoMemory { found: true }, Value::None);
+        Self::Done(Outcome { verdict, value }, Durability::At(Sequence::NEVER))
+    }
+}
+
 /// When the outcome of an operation is durable. A read is durable when the changes are durable that
 /// its outcome shows: the store of the item that was found, or the removal that caused a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The outcome is durable now, or the engine does not promise durability.
     Now,
-    /// The outcome is durable once [`Engine::durable`] has reached this number.
+    /// The outcome is durable once [`Engine::durable`] has reached this number, or it is lost (I5).
     At(Sequence),
 }
 
@@ -319,6 +334,8 @@ pub trait Engine: Extensions {
 
     /// An operation was carried out, with or without success. Each comes back once, in any order.
     /// Calls `ready` with the number of each ticket whose operation can be executed again now (I2).
+    /// After a write or a sync has failed, the engine calls [`DurableWord::fail`], and tries none
+    /// again.
     fn complete(&mut self, completion: Self::Completion, ready: &mut impl FnMut(u64)) {
         let _ = (completion, ready);
     }
@@ -330,7 +347,8 @@ pub trait Engine: Extensions {
         let _ = ticket;
     }
 
-    /// Tells up to which sequence all changes are durable (I3).
+    /// Tells up to which sequence all changes are durable (I3), and whether the others are lost
+    /// (I5).
     fn durable(&self) -> &Arc<DurableWord>;
 
     /// Executes a step of upkeep, which is bounded in [`Self::work_bytes`]. Returns the amount of

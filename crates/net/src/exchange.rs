@@ -5,7 +5,8 @@
 //!
 //! An exchange is a connection without a socket. Its input is the datagram, and nothing comes
 //! behind it. Its replies stay in the outbox until all requests of the datagram are answered and
-//! their fences are reached. Then they are cut into datagrams, and the exchange ends.
+//! their fences are reached. Then they are cut into datagrams, and the exchange ends. If a fence is
+//! lost, it ends without a reply.
 //!
 //! ```text
 //! datagram -> frame | requests -> connection -> outbox -> frame 0 | bytes, frame 1 | bytes, ...
@@ -103,6 +104,8 @@ struct Exchange {
     asker: Option<Asker>,
     /// Whether its reply has become too long (I2).
     is_too_long: bool,
+    /// Whether a fence of it is lost, so that it has no reply.
+    is_lost: bool,
 }
 
 /// The state of an exchange after [`Exchanges::reply`].
@@ -148,7 +151,8 @@ impl Exchanges {
     ) -> Option<ExchangeIndex> {
         let mut connection = Connection::new(SocketId::NONE, endpoint, sweep); // I1
         connection.begin_exchange();
-        let exchange = Exchange { connection, asker: Some(asker), is_too_long: false };
+        let exchange =
+            Exchange { connection, asker: Some(asker), is_too_long: false, is_lost: false };
         let number = match self.free.pop() {
             Some(number) => {
                 self.all[number as usize] = exchange;
@@ -186,7 +190,8 @@ impl Exchanges {
     /// Sends the reply of an exchange if all its requests are answered. Then, the exchange is at
     /// its end, and the caller must call [`Self::end`]. Otherwise, it drops what of the reply is
     /// too long already, so that the later requests can be answered (I2). `datagrams_max` is the
-    /// most datagrams of a reply; `is_reached` tells whether a fence is (`outbox`, I6).
+    /// most datagrams of a reply; `is_reached` tells whether a fence is (`outbox`, I6), and
+    /// `is_lost` whether it will never be. Then there is no reply.
     ///
     /// Cost: a copy of the reply.
     ///
@@ -198,13 +203,19 @@ impl Exchanges {
         datagrams_max: u16,
         (blocks, slots): (&mut BlockPool, &mut Slots<S>),
         is_reached: impl Fn(Fence) -> bool,
+        is_lost: impl Fn(Fence) -> bool,
     ) -> ReplyState {
         let Self { all, pieces, .. } = self;
-        let Exchange { connection, asker, is_too_long } = &mut all[index.number()];
+        let Exchange { connection, asker, is_too_long, is_lost: has_lost } =
+            &mut all[index.number()];
         let asker = asker.expect("an exchange that is under way");
         connection.outbox_mut().settle(blocks, slots, is_reached);
         let is_all = connection.is_served() || connection.is_draining();
         let outbox = connection.outbox_mut();
+        *has_lost |= outbox.first_fence(slots).is_some_and(is_lost);
+        if *has_lost {
+            outbox.abandon(blocks, slots);
+        }
         let bytes_max = usize::from(datagrams_max) * BODY_BYTES_MAX;
         *is_too_long |= outbox.owed_bytes() > bytes_max;
         if *is_too_long {

@@ -72,15 +72,15 @@ impl<E: Engine> Resting<'_, E> {
     }
 
     /// Has each engine that holds back replies of this core wake it when more of the engine's
-    /// changes are durable. Returns whether such a reply can be sent already (`fences`, F2). Cost:
-    /// a load, if there is none.
+    /// changes are durable. Returns whether such a reply need not wait any more (`fences`, F2).
+    /// Cost: a load, if there is none.
     #[inline]
     pub(crate) fn await_fences(&self) -> bool {
         let Self { engines, context, clients, .. } = self;
         !clients.fences.is_empty()
             && clients.fences.lowest().fold(false, |is_reached, fence| {
                 engines.await_advance(EngineIndex(fence.engine), context.core);
-                is_reached | engines.is_reached(fence) // Each is awaited.
+                is_reached | engines.is_reached(fence) | engines.is_lost(fence) // Each is awaited.
             })
     }
 }

@@ -527,10 +527,12 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// Gives all formatted replies to the I/O backend, and closes connections that are done (I1).
     fn send(&mut self) {
         let Self { engines, clients, .. } = self;
-        clients.lift_fences(|fence| engines.is_reached(fence));
+        clients.lift_fences(|fence| engines.is_reached(fence) || engines.is_lost(fence));
         self.sending().1.send_all();
         let Self { io, context, engines, clients, .. } = self;
-        self.datagrams.send(io, context, clients, |fence| engines.is_reached(fence));
+        let (is_reached, is_lost) =
+            (|fence| engines.is_reached(fence), |fence| engines.is_lost(fence));
+        self.datagrams.send(io, context, clients, is_reached, is_lost);
     }
 
     /// Has the engines whose home is this core do a step of upkeep; once a second also the others,

@@ -6,7 +6,7 @@
 //!
 //! A change is durable when its record in the file is. A value that is durable leaves the memory; a
 //! request that needs it waits for a read. Without a file, all stays in memory. The engine evicts
-//! nothing: a store that finds the budget spent is refused.
+//! nothing: a store that finds the budget spent, or after a write has failed, is refused.
 //!
 //! Invariants:
 //! - I1  A value is in memory until it is durable, and while a ticket waits for it.
@@ -24,7 +24,7 @@ use kachel_engine::{
 };
 use kachel_io::{FileOperation, FolderHandle};
 
-use crate::value_file::ValueFile;
+use crate::value_file::{InFile, ValueFile};
 
 /// Opens plain engines, each with a file in the folder, if there is one.
 #[derive(Clone, Debug, Default)]
@@ -48,17 +48,6 @@ impl OpenEngines for PlainOpener {
         };
         Ok((0..).zip(HeapMap::open(opening)).map(plain).collect())
     }
-}
-
-/// Where an item is in the file.
-#[derive(Debug, Default)]
-struct InFile {
-    /// Where its value begins.
-    offset: u64,
-    /// The sequence of its last change.
-    sequence: u64,
-    /// The tickets that wait for its value.
-    tickets: usize,
 }
 
 /// An engine that is an ordered map. See the head of this file.
@@ -104,9 +93,9 @@ impl Plain {
         while let Some(number) = self.cooling.front() {
             let entry = self.map.entry_mut(*number).filter(|entry| entry.beside.tickets == 0);
             match entry {
-                Some(entry) if !self.durable.has_reached(Sequence(entry.beside.sequence)) => return,
-                Some(entry) => entry.item.cool(),
-                None => {}
+                Some(entry) if self.durable.has_reached(entry.beside.sequence) => entry.item.cool(),
+                Some(entry) if !self.durable.is_lost(entry.beside.sequence) => return,
+                _ => {}
             }
             self.cooling.pop_front();
         }
@@ -127,10 +116,11 @@ impl Primitives for Plain {
         self.noted.store(self.removed, Relaxed);
         let Some(number) = self.map.find(key, now) else { return Ok(None) };
         let entry = self.map.entry(number);
-        self.noted.store(entry.beside.sequence, Relaxed);
+        self.noted.store(entry.beside.sequence.0, Relaxed);
         if needed == Needed::Value && !entry.item.is_warm() {
-            let ticket = self.fetch(number);
-            self.noted.store(ticket, Relaxed);
+            let is_lost = entry.beside.is_lost;
+            let waits_for = if is_lost { Sequence::NEVER.0 } else { self.fetch(number) };
+            self.noted.store(waits_for, Relaxed);
             return Err(NotYet);
         }
         Ok(Some(number))
@@ -149,7 +139,7 @@ impl Primitives for Plain {
         let sequence = self.record(b"mark");
         let entry = self.map.entry_mut(at).expect("it was found");
         entry.item.mark(mark);
-        entry.beside.sequence = sequence;
+        entry.beside.sequence = Sequence(sequence);
     }
 
     fn put(
@@ -160,6 +150,9 @@ impl Primitives for Plain {
         block: &mut Block<'_, HeapUpload>,
         now: &Now,
     ) -> Result<u64, Refused> {
+        if self.file.as_ref().is_some_and(ValueFile::has_failed) {
+            return Err(Refused::NoRoom);
+        }
         let (number, replaced) = self.map.put(key, found, put, block, now)?;
         if let Some(file) = &mut self.file {
             // A value that is not in memory is that of the replaced item.
@@ -170,10 +163,9 @@ impl Primitives for Plain {
                 file.append(item.value().bytes());
                 self.cooling.push_back(number);
             }
-            let sequence = file.append(key.bytes());
-            self.noted.store(sequence, Relaxed);
+            let sequence = Sequence(self.record(key.bytes()));
             let entry = self.map.entry_mut(number).expect("it is stored");
-            entry.beside = InFile { offset, sequence, tickets: 0 };
+            entry.beside = InFile { offset, sequence, ..InFile::default() };
         }
         Ok(number)
     }
@@ -217,10 +209,12 @@ impl Engine for Plain {
         self.cool();
         ticket.into_iter().for_each(|ticket| self.forget(ticket));
         let noted = Arc::clone(&self.noted);
-        match apply(self, operation, block, now) {
-            Err(NotYet) => Answer::Later(Ticket(noted.load(Relaxed))),
+        let outcome = apply(self, operation, block, now);
+        match (outcome, Sequence(noted.load(Relaxed))) {
             // Without a file the sequence is 0, which is durable.
-            Ok(outcome) => Answer::Done(outcome, Durability::At(Sequence(noted.load(Relaxed)))),
+            (Ok(outcome), sequence) => Answer::Done(outcome, Durability::At(sequence)),
+            (Err(NotYet), Sequence::NEVER) => Answer::lost(),
+            (Err(NotYet), Sequence(ticket)) => Answer::Later(Ticket(ticket)),
         }
     }
 
@@ -234,7 +228,11 @@ impl Engine for Plain {
         if let Some((ticket, bytes)) = read
             && let Some(number) = self.tickets.get(&ticket)
         {
-            self.map.warm(*number, &bytes);
+            match (bytes, self.map.entry_mut(*number)) {
+                (Some(bytes), _) => self.map.warm(*number, &bytes),
+                (None, Some(entry)) => entry.beside.is_lost = true,
+                (None, None) => {}
+            }
             ready(ticket);
         }
         self.cool();
@@ -287,7 +285,7 @@ impl Extensions for Plain {
         ticket.into_iter().for_each(|ticket| self.forget(ticket));
         let mut cold = None;
         let has_passed = self.map.scan(cursor, now, items_max, |number, entry| {
-            cold = Some(number).filter(|_| !entry.item.is_warm());
+            cold = Some(number).filter(|_| !entry.item.is_warm() && !entry.beside.is_lost);
             cold.is_none().then(|| show(entry.key(), &&entry.item))
         });
         match cold {

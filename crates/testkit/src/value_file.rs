@@ -13,6 +13,19 @@ use kachel_io::{
     FolderHandle, OpenMode, Transfer,
 };
 
+/// Where an item is in the file.
+#[derive(Debug, Default)]
+pub(crate) struct InFile {
+    /// Where its value begins.
+    pub(crate) offset: u64,
+    /// The sequence of its last change.
+    pub(crate) sequence: Sequence,
+    /// The tickets that wait for its value.
+    pub(crate) tickets: usize,
+    /// Whether the disk cannot read its value.
+    pub(crate) is_lost: bool,
+}
+
 /// A file that only grows.
 ///
 /// Appends that are made while a write is in flight form the next commit. The number of the commit
@@ -68,9 +81,16 @@ impl ValueFile {
         self.written
     }
 
-    /// Appends bytes. Returns their sequence.
+    /// Whether the disk has failed. Then nothing is written any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.durable.has_failed()
+    }
+
+    /// Appends bytes, unless the disk has failed. Returns their sequence.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> u64 {
-        self.tail.extend_from_slice(bytes);
+        if !self.has_failed() {
+            self.tail.extend_from_slice(bytes);
+        }
         self.next_commit
     }
 
@@ -105,16 +125,18 @@ impl ValueFile {
         Some(operation(0, FileWork::Write { transfer, durable: true }))
     }
 
-    /// Takes note of a completion. Returns the token and the bytes of a read that is whole.
-    ///
-    /// # Panics
-    /// If the disk has failed, for which this engine has no answer.
+    /// Takes note of a completion. Returns the token and the bytes of a read that is whole; no
+    /// bytes if the disk has lost them.
     pub(crate) fn complete(
         &mut self,
         mut done: Box<FileOperation>,
-    ) -> Option<(u64, AlignedBuffer)> {
-        let bytes = done.result().expect("a disk that works");
+    ) -> Option<(u64, Option<AlignedBuffer>)> {
+        let (bytes, has_failed) = (done.result().unwrap_or(0), done.result().is_err());
         match &mut done.work {
+            // Nothing is read at the end of a file that is too short.
+            FileWork::Read(_) if bytes == 0 => return Some((done.token, None)),
+            FileWork::Write { .. } if bytes == 0 => self.fail(),
+            _ if has_failed => self.fail(),
             FileWork::Open { folder, opened, .. } => {
                 self.file = opened.take();
                 let folder = folder.clone();
@@ -133,7 +155,7 @@ impl ValueFile {
                 (read.start, read.offset) = (read.start + bytes, read.offset + bytes as u64);
                 let left = read.buffer.len() - read.start;
                 if left == 0 {
-                    return Some((done.token, done.take_buffer().expect("a read has one")));
+                    return Some((done.token, done.take_buffer()));
                 }
                 read.bytes = left.min(FILE_OPERATION_BYTES_MAX);
                 self.queue.push_back(done);
@@ -141,5 +163,13 @@ impl ValueFile {
             _ => unreachable!("it submits nothing else"),
         }
         None
+    }
+
+    /// What is not durable never will be: after a write has failed, a later one may succeed without
+    /// what came before it.
+    fn fail(&mut self) {
+        debug_assert!(self.is_writing, "no other operation follows");
+        self.durable.fail();
+        self.tail = Vec::new();
     }
 }

@@ -339,6 +339,16 @@ impl Outbox {
         }
     }
 
+    /// The fence that holds the first reply back, which waits for nothing else. Cost: a load, if no
+    /// reply waits.
+    #[inline]
+    pub fn first_fence<S>(&self, slots: &Slots<S>) -> Option<Fence> {
+        self.slots
+            .head()
+            .filter(|&head| slots.awaited(head) == 0)
+            .and_then(|head| slots.fence(head))
+    }
+
     /// Moves the replies of the first slots into blocks, up to a slot that awaits an answer, or
     /// whose fence is not reached (I6). Moves large values as far as I4 allows.
     ///
@@ -473,7 +483,7 @@ impl Outbox {
         self.queued.iter().chain(&self.open).flat_map(SendBlock::pieces)
     }
 
-    /// Drops all replies, because the connection is gone.
+    /// Drops all replies, because the connection is gone, or its client gets none.
     pub fn abandon<S>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
         slots.orphan(&mut self.slots);
         for block in self.queued.drain(..).chain(self.open.take()) {

@@ -147,10 +147,12 @@ fn a_reached_fence_holds_back_nothing_of_a_reply_that_is_dropped() {
         (Outbox::new(), BlockPool::new(), Slots::<Pattern>::new());
     let slot = outbox.await_answers((1, ROOM), client(), &mut slots);
     outbox.stream_into(slot, Stream::new(Pattern::new(3_000_007)), &mut slots);
-    slots.hold_back(slot, Fence { engine: 0, sequence: 5 });
+    assert_eq!(outbox.first_fence(&slots), None, "it waits for the answer first");
+    let fence = Fence { engine: 0, sequence: 5 };
+    slots.hold_back(slot, fence);
     outbox.answered(slot, 0, &mut slots);
     outbox.settle(&mut pool, &mut slots, |_| false);
-    assert!(!outbox.has_unsent(), "I6");
+    assert!(!outbox.has_unsent() && outbox.first_fence(&slots) == Some(fence), "I6");
     outbox.settle(&mut pool, &mut slots, |_| true);
     assert!(outbox.has_unsent() && outbox.slots_in_use() == 1, "a part of it is in blocks");
     outbox.discard(&mut pool, &mut slots);

@@ -161,6 +161,7 @@ impl Datagrams {
         context: &Context,
         clients: &mut Clients<P>,
         is_reached: impl Fn(Fence) -> bool,
+        is_lost: impl Fn(Fence) -> bool,
     ) {
         if clients.exchanges.is_empty() {
             return;
@@ -172,7 +173,7 @@ impl Datagrams {
             let Clients { connections, slots, blocks, .. } = clients;
             let pools = (blocks, slots);
             let exchanges = &mut connections.exchanges;
-            let reply = exchanges.reply(io, exchange, datagrams_max, pools, &is_reached);
+            let reply = exchanges.reply(io, exchange, datagrams_max, pools, &is_reached, &is_lost);
             let ReplyState::Sent { bytes, is_too_long } = reply else {
                 narrow(context, clients, exchange);
                 clients.resume_if_free(exchange);

@@ -7,7 +7,8 @@
 //! Invariants:
 //! - I1  Replies are sent after all engines were released and their statistics published. So a
 //!   change is acknowledged only when other cores can see it and `stats` counts it, on every core.
-//!   A reply with a fence is sent after its change is durable.
+//!   A reply with a fence is sent after its change is durable. If the change is lost, the
+//!   connection closes as soon as the replies before it are sent (`kachel_engine`, contract, I5).
 //! - I2  A connection that closes gives back its blocks, its slots, its upload and its charges.
 
 use kachel_engine::{Engine, ReadValue};
@@ -43,6 +44,10 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             }
             let engines = self.engines;
             open.outbox_mut().settle(blocks, slots, |fence| engines.is_reached(fence)); // I1
+            let is_lost = open.outbox().first_fence(slots).is_some_and(|it| engines.is_lost(it));
+            if is_lost {
+                open.drain(CloseReason::Error);
+            }
             debug_assert!(open.ready().is_none(), "what was ready is served before it is sent to");
             if open.outbox().has_unsent() {
                 let socket = open.socket();
@@ -53,7 +58,8 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             }
             let over = open.is_served() || open.is_draining() && !open.is_replying();
             // A client that watches is owed nothing when it leaves.
-            if over && (open.outbox().is_empty() || open.is_watching()) {
+            let is_done = over && (open.outbox().is_empty() || open.is_watching());
+            if is_done || is_lost && open.outbox().owed_bytes() == 0 {
                 let reason = open.close_reason();
                 self.close(connection, reason);
             } else {

@@ -111,8 +111,8 @@ pub(super) struct Kept<E: Engine> {
     pub(super) backlog: Backlog<E>,
     /// The deadline of the engine, as `calls` has it.
     deadline_ns: u64,
-    /// The sequence up to which changes were durable when the engine was last released.
-    durable: Sequence,
+    /// The state of the durable word when the engine was last released.
+    durable: u64,
     /// The next operation on a file, which no backend had room for.
     unsubmitted: Option<E::Submission>,
 }
@@ -136,7 +136,7 @@ impl<E: Engine> Engines<E> {
         let outgoing = (0..cores).map(|_| CachePadded::default()).collect();
         let door = |engine: E| {
             let (found, backlog) = (DeadFound::default(), Backlog::new());
-            let (durable, deadline_ns) = (engine.durable().sequence(), NEVER_NS);
+            let (durable, deadline_ns) = (engine.durable().state(), NEVER_NS);
             let kept = Kept { engine, found, backlog, deadline_ns, durable, unsubmitted: None };
             let lock = Lock::new(kept);
             CachePadded::new(Door { lock, calls: Calls::new(cores) })
@@ -189,6 +189,11 @@ impl<E: Engine> Engines<E> {
     /// Whether the changes that a reply waits for are durable. Cost: a load.
     pub(crate) fn is_reached(&self, fence: Fence) -> bool {
         self.durable(EngineIndex(fence.engine)).has_reached(Sequence(fence.sequence))
+    }
+
+    /// Whether the changes that a reply waits for will never be durable. Cost: two loads.
+    pub(crate) fn is_lost(&self, fence: Fence) -> bool {
+        self.durable(EngineIndex(fence.engine)).is_lost(Sequence(fence.sequence))
     }
 
     /// Has this core be woken when more changes of an engine are durable (`fences`, F2).
@@ -578,10 +583,10 @@ impl<'l, E: Engine> Entered<'l, E> {
     fn note_calls(&mut self) {
         self.take_submissions();
         let Kept { engine, durable, .. } = self.kept();
-        let sequence = engine.durable().sequence();
-        if *durable != sequence {
-            debug_assert!(*durable < sequence, "contract, I3");
-            *durable = sequence;
+        let state = engine.durable().state();
+        if *durable != state {
+            debug_assert!(*durable < state, "contract, I3");
+            *durable = state;
             let context = self.context;
             self.engines.calls(self.index).take_fenced(|core| {
                 if core != context.core {

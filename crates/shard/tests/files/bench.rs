@@ -1,15 +1,18 @@
 //! A server over plain engines with files, on each backend, and its clients.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use kachel_io::memory::disk::{Disk, FaultPlan};
+use kachel_io::memory::disk::{Disk, Fault, FaultPlan, PlannedFault};
 use kachel_io::{
-    Around, Choice, Clock as _, Event, FarEnd, FolderHandle, Io, ManualClock, Surrounded, Wait,
+    Around, Choice, Clock as _, Event, FarEnd, FileError, FileWorkKind, FolderHandle, Io,
+    ManualClock, Surrounded, Wait,
 };
 use kachel_shard::{Counter, Counters, Shared};
 use kachel_testkit::{LiveWorld, Plain, PlainOpener, World, WorldOptions, skip};
@@ -23,6 +26,40 @@ const LATENCY_NS_MAX: u64 = 1_000_000;
 const STEPS_MAX: usize = 100_000;
 /// A file system in memory, where there is one.
 const TMPFS: &str = "/dev/shm";
+
+/// The backends of the kernel.
+const CHOICES: [Choice; 2] = [Choice::Epoll, Choice::Uring];
+/// The size of a file system that is soon full.
+const SMALL: &str = "size=64k";
+
+/// The plan of a disk on which all operations of a kind fail, or none.
+fn plan(fails: Option<FileWorkKind>) -> FaultPlan {
+    let fault = Fault::Error(FileError::IO);
+    let planned = |kind| PlannedFault { kind: Some(kind), number: 1, forever: true, fault };
+    let planned = fails.map(planned).into_iter().collect();
+    FaultPlan { planned, latency_ns: Some(1..=LATENCY_NS_MAX), ..FaultPlan::default() }
+}
+
+/// A folder on a file system in memory of 64 KiB, which is gone when the folder is closed. It is
+/// mounted on `path`, for a process that ends here.
+///
+/// Errors: this needs rights that few machines give.
+fn small_file_system(path: &Path) -> io::Result<File> {
+    let script = r#"mount -t tmpfs -o "$1" tmpfs "$2" && echo mounted && read -r line"#;
+    let mut process = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh", SMALL])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut said = [0; 7];
+    let is_mounted = process.stdout.take().expect("it is piped").read_exact(&mut said);
+    let seen = format!("/proc/{}/root{}", process.id(), path.display());
+    let opened = is_mounted.and_then(|()| File::open(seen));
+    drop(process.stdin.take());
+    process.wait()?;
+    opened
+}
 
 /// Where the shards and the files of a server are.
 enum Place {
@@ -81,8 +118,7 @@ impl Server {
     pub(crate) fn in_memory(options: WorldOptions) -> Self {
         let (clock, returns) = (ManualClock::new(0), Returns::default());
         let disk = Disk::new(1, &clock);
-        let latency_ns = Some(1..=LATENCY_NS_MAX);
-        disk.set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        disk.set_plan(plan(None));
         let opener = PlainOpener(Some(disk.folder("data")));
         let mut world = Box::new(World::over(options, |_| returns.clone(), &opener));
         let shards = world.shards.iter_mut();
@@ -90,12 +126,14 @@ impl Server {
         Self { place: Place::Memory { world, disk, clock }, about: "memory".to_owned(), returns }
     }
 
-    /// A server whose files are in a new folder of `parent`. `None` if the kernel forbids the
+    /// A server whose files are in a folder, which is opened. `None` if the kernel forbids the
     /// backend.
-    fn in_kernel(choice: Choice, parent: &Path, options: WorldOptions) -> Option<Self> {
-        let folder = tempfile::tempdir_in(parent).expect("a folder");
+    fn in_kernel(
+        choice: Choice,
+        (folder, opened): (TempDir, File),
+        options: WorldOptions,
+    ) -> Option<Self> {
         let about = format!("{choice:?}, {}", folder.path().display());
-        let opened = std::fs::File::open(folder.path()).expect("a folder");
         let opener = PlainOpener(Some(FolderHandle::new(opened.into(), &about)));
         let returns = Returns::default();
         match LiveWorld::over(choice, options, &returns, &opener) {
@@ -113,8 +151,25 @@ impl Server {
         let temporary = std::env::temp_dir();
         let parents = [temporary.as_path(), Path::new(TMPFS)];
         for parent in parents.into_iter().filter(|parent| parent.is_dir()) {
-            for choice in [Choice::Epoll, Choice::Uring] {
-                Self::in_kernel(choice, parent, options).into_iter().for_each(&mut check);
+            for choice in CHOICES {
+                let folder = tempfile::tempdir_in(parent).expect("a folder");
+                let opened = File::open(folder.path()).expect("a folder");
+                let server = Self::in_kernel(choice, (folder, opened), options);
+                server.into_iter().for_each(&mut check);
+            }
+        }
+    }
+
+    /// Calls `check` with a server on each backend, on file systems that are soon full.
+    pub(crate) fn each_small(options: WorldOptions, mut check: impl FnMut(Self)) {
+        for choice in CHOICES {
+            let folder = tempfile::tempdir().expect("a folder");
+            match small_file_system(folder.path()) {
+                Ok(opened) => {
+                    let server = Self::in_kernel(choice, (folder, opened), options);
+                    server.into_iter().for_each(&mut check);
+                }
+                Err(error) => return skip("files.full", &error.to_string()),
             }
         }
     }
@@ -135,6 +190,51 @@ impl Server {
         match &self.place {
             Place::Memory { world, .. } => Client::Far(world.connect()),
             Place::Kernel { world, .. } => Client::Stream(world.connect()),
+        }
+    }
+
+    /// Has all reads fail: by the disk in memory, until it is healed; or because what the files had
+    /// until now is gone.
+    pub(crate) fn lose_files(&self) {
+        match &self.place {
+            Place::Memory { disk, .. } => disk.set_plan(plan(Some(FileWorkKind::Read))),
+            Place::Kernel { folder, .. } => {
+                for file in std::fs::read_dir(folder.path()).expect("a folder").flatten() {
+                    let file = File::options().write(true).open(file.path()).expect("a file");
+                    file.set_len(0).expect("a file");
+                }
+            }
+        }
+    }
+
+    /// Has all writes of a disk in memory fail from now on.
+    pub(crate) fn refuse_writes(&self) {
+        self.disk().set_plan(plan(Some(FileWorkKind::Write)));
+    }
+
+    /// Has a disk in memory work again.
+    pub(crate) fn heal(&self) {
+        if let Place::Memory { disk, .. } = &self.place {
+            disk.set_plan(plan(None));
+        }
+    }
+
+    /// The server, if it is in memory.
+    pub(crate) fn world(&mut self) -> Option<&mut World<Returns, Plain>> {
+        match &mut self.place {
+            Place::Memory { world, .. } => Some(world),
+            Place::Kernel { .. } => None,
+        }
+    }
+
+    /// Whether the server has closed the connection of a client that has read everything.
+    pub(crate) fn is_closed(&self, client: &mut Client) -> bool {
+        match client {
+            Client::Far(far) => far.is_finished(),
+            Client::Stream(stream) => match stream.read(&mut [0]) {
+                Ok(bytes) => bytes == 0,
+                Err(error) => error.kind() == ErrorKind::ConnectionReset,
+            },
         }
     }
 

@@ -4,3 +4,4 @@
 mod bench;
 mod cold_reads;
 mod commits;
+mod failures;

@@ -7,6 +7,8 @@
 //! Invariants:
 //! - I1  No shard runs before all are made, and no thread lives longer than its server, unless a
 //!   test has failed.
+//! - I2  A shard that panics ends the process, as in the server: the other shards would wait for it
+//!   for ever.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -21,9 +23,6 @@ use kachel_net::{CoreIndex, EndpointIndex};
 use kachel_shard::{AfterTick, Engines, FileEngine, Shard, ShardOptions, Shared};
 
 use crate::world::WorldOptions;
-
-/// Clients that may wait to be accepted.
-const BACKLOG: u32 = 1024;
 
 /// A server over the kernel. Its clients connect by TCP. It ends when it is dropped.
 pub struct LiveWorld<E: Engine> {
@@ -48,10 +47,7 @@ struct Start<E: Engine> {
     all_are_made: Arc<Barrier>,
 }
 
-impl<E: FileEngine + Send + 'static> LiveWorld<E>
-where
-    Engines<E>: Send + Sync,
-{
+impl<E: FileEngine + Send + 'static> LiveWorld<E> {
     /// Starts a server over the engines that `opener` opens. `around` is around the calls of each
     /// shard to its backend. The server has no UDP, and the clock of the machine.
     ///
@@ -72,7 +68,8 @@ where
         let engines = opener.open(&options.opening(&shared, hasher)).expect("address space");
         let engines = Engines::new(engines, shared.homes, options.crew);
         let origin = ClockOrigin::new(SystemClock.now_ns(), SystemClock.unix_s());
-        let socket = listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), BACKLOG, false)?;
+        let socket =
+            listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), options.plain.connections_max, false)?;
         let address = listener::local_addr(&socket)?;
         let mut socket = Some(socket);
         let all_are_made = Arc::new(Barrier::new(options.shards.into()));
@@ -100,6 +97,12 @@ where
         Ok(Self { address, wakers, threads, engines, shared })
     }
 
+    /// The port of the loopback on which it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// A new client.
     ///
     /// # Panics
@@ -112,10 +115,24 @@ where
     }
 }
 
+/// Ends the process if its thread panics (I2).
+struct EndOnPanic;
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 impl<E: FileEngine> Start<E> {
     /// The body of a thread.
     fn run(self, around: impl Around, socket: Option<std::os::fd::OwnedFd>) {
-        let io = kachel_io::open(self.choice, Limits::default()).expect("one was open before");
+        let _end_on_panic = EndOnPanic;
+        let sockets_max = self.shared.options.plain.connections_max;
+        let limits = Limits { sockets_max, ..Limits::default() };
+        let io = kachel_io::open(self.choice, limits).expect("one was open before");
         let options = ShardOptions { core: self.core, hasher: self.hasher, origin: self.origin };
         let io = Surrounded::new(io, around);
         let mut shard = Shard::new(io, SystemClock, self.engines, options, self.shared);
@@ -138,7 +155,7 @@ impl<E: Engine> Drop for LiveWorld<E> {
         self.shared.give_up_clients();
         self.wakers.iter().for_each(Waker::wake);
         for thread in self.threads.drain(..) {
-            thread.join().expect("its assertions hold"); // I1
+            thread.join().expect("I2"); // I1
         }
     }
 }

@@ -83,6 +83,14 @@ pub enum Durability {
     At(Sequence),
 }
 
+impl Durability {
+    /// When what has this sequence is durable. A reply to what is durable now takes no fence.
+    #[must_use]
+    pub fn of(sequence: Sequence, durable: &DurableWord) -> Self {
+        if durable.has_reached(sequence) { Self::Now } else { Self::At(sequence) }
+    }
+}
+
 /// The answer to a read of another core's items.
 #[derive(Debug)]
 pub enum ReadAnswer<'r, P> {

@@ -208,11 +208,11 @@ impl Engine for Plain {
     ) -> Answer<'e, HeapValue> {
         self.cool();
         ticket.into_iter().for_each(|ticket| self.forget(ticket));
-        let noted = Arc::clone(&self.noted);
+        let (noted, durable) = (Arc::clone(&self.noted), Arc::clone(&self.durable));
         let outcome = apply(self, operation, block, now);
         match (outcome, Sequence(noted.load(Relaxed))) {
             // Without a file the sequence is 0, which is durable.
-            (Ok(outcome), sequence) => Answer::Done(outcome, Durability::At(sequence)),
+            (Ok(outcome), sequence) => Answer::Done(outcome, Durability::of(sequence, &durable)),
             (Err(NotYet), Sequence::NEVER) => Answer::lost(),
             (Err(NotYet), Sequence(ticket)) => Answer::Later(Ticket(ticket)),
         }
@@ -514,7 +514,7 @@ mod tests {
                 let number = waiting.remove(&ticket).expect("named once, and not forgotten");
                 let text = key(number);
                 let read = read(&mut plain, hasher.key(text.as_bytes()), Some(Ticket(ticket)));
-                assert_eq!(read.expect("it is ready"), (value(number), Durability::At(last)));
+                assert_eq!(read.expect("it is ready"), (value(number), Durability::Now));
             }
         }
         assert!(waiting.is_empty() && plain.tickets.is_empty(), "{waiting:?}");

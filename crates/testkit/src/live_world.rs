@@ -8,12 +8,12 @@
 //! - I1  No shard runs before all are made, and no thread lives longer than its server, unless a
 //!   test has failed.
 //! - I2  A shard that panics ends the process, as in the server: the other shards would wait for it
-//!   for ever.
+//!   forever.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Once};
 use std::thread::{Builder, JoinHandle};
 
 use kachel_engine::{ClockOrigin, Engine, KeyHasher, OpenEngines};
@@ -33,6 +33,28 @@ pub struct LiveWorld<E: Engine> {
     pub engines: Arc<Engines<E>>,
     /// State that the shards share: counters, memory budget, options.
     pub shared: Arc<Shared>,
+}
+
+/// The names of the threads begin so.
+const THREAD_NAME: &str = "live shard";
+
+/// Has the process end when the thread of a shard panics (I2). What a test prints is captured and
+/// would be lost, so the message goes to the standard error directly.
+fn end_on_panic() {
+    static SET: Once = Once::new();
+    SET.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            match thread.name().filter(|name| name.starts_with(THREAD_NAME)) {
+                None => before(panic),
+                Some(name) => {
+                    let _lost_without_standard_error = writeln!(io::stderr(), "{name}: {panic}");
+                    std::process::abort();
+                }
+            }
+        }));
+    });
 }
 
 /// What the thread of a shard needs to make it.
@@ -61,6 +83,7 @@ impl<E: FileEngine + Send + 'static> LiveWorld<E> {
         around: &A,
         opener: &impl OpenEngines<Engine = E>,
     ) -> io::Result<Self> {
+        end_on_panic();
         drop(kachel_io::open(choice, Limits::default())?);
         let budget = Arc::new(Budget::new(options.memory_bytes));
         let shared = Arc::new(Shared::new(options.shared(), budget));
@@ -88,7 +111,7 @@ impl<E: FileEngine + Send + 'static> LiveWorld<E> {
             };
             let (around, socket) = (around.clone(), socket.take());
             let body = move || start.run(around, socket);
-            let thread = Builder::new().name(format!("shard {}", core.0)).spawn(body);
+            let thread = Builder::new().name(format!("{THREAD_NAME} {}", core.0)).spawn(body);
             threads.push(thread.expect("a thread"));
         }
         drop(made);
@@ -115,21 +138,9 @@ impl<E: FileEngine + Send + 'static> LiveWorld<E> {
     }
 }
 
-/// Ends the process if its thread panics (I2).
-struct EndOnPanic;
-
-impl Drop for EndOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
-}
-
 impl<E: FileEngine> Start<E> {
     /// The body of a thread.
     fn run(self, around: impl Around, socket: Option<std::os::fd::OwnedFd>) {
-        let _end_on_panic = EndOnPanic;
         let sockets_max = self.shared.options.plain.connections_max;
         let limits = Limits { sockets_max, ..Limits::default() };
         let io = kachel_io::open(self.choice, limits).expect("one was open before");

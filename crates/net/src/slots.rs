@@ -18,14 +18,16 @@
 //!   connection is gone and an answer is still to come).
 //! - I2  A slot with `awaited > 0` will get that many answers, which name it by its index. So the
 //!   index is not reused.
-//! - I3  Slots are never given back to the allocator, so their number is the most ever in use.
-//!   Chunks are given back when no slot is in use and more than `KEPT_CHUNKS_MAX` exist.
+//! - I3  Slots and chunks are given back to the allocator when no slot is in use and more than
+//!   `KEPT_SLOTS_MAX` or `KEPT_CHUNKS_MAX` exist.
 
 use crate::index::ClientIndex;
 use crate::stream::Stream;
 
 /// Bytes of text in one chunk.
 const CHUNK_BYTES: usize = 512;
+/// Slots kept when no slot is in use: about 112 KiB a shard.
+const KEPT_SLOTS_MAX: usize = 1024;
 /// Chunks kept when no slot is in use: 512 KiB a shard.
 const KEPT_CHUNKS_MAX: usize = 1024;
 /// Bytes that a slot takes without its text.
@@ -67,6 +69,10 @@ pub struct Fence {
     pub sequence: u64,
 }
 
+/// The fence of a slot that has none: no engine has this number. An `Option` would make each slot
+/// larger.
+const NO_FENCE: Fence = Fence { engine: u16::MAX, sequence: 0 };
+
 #[derive(Debug)]
 struct Slot<S> {
     next: u32,
@@ -78,8 +84,8 @@ struct Slot<S> {
     last_chunk: u32,
     client: ClientIndex,
     orphaned: bool,
-    /// What must come before the slot is sent, and all behind it (`outbox`, I6).
-    fence: Option<Fence>,
+    /// What must come before the slot is sent, and all behind it (`outbox`, I6), or [`NO_FENCE`].
+    fence: Fence,
     stream: Option<Stream<S>>,
 }
 
@@ -152,7 +158,7 @@ impl<S> Slots<S> {
             last_chunk: NONE,
             client: connection,
             orphaned: false,
-            fence: None,
+            fence: NO_FENCE,
             stream: None,
         };
         let index = if self.free_slot == NONE {
@@ -201,6 +207,10 @@ impl<S> Slots<S> {
         if self.slots_in_use == 0 && self.chunks.len() > KEPT_CHUNKS_MAX {
             self.chunks = Vec::new();
             self.free_chunk = NONE;
+        }
+        if self.slots_in_use == 0 && self.slots.len() > KEPT_SLOTS_MAX {
+            self.slots = Vec::new();
+            self.free_slot = NONE;
         }
     }
 
@@ -252,6 +262,11 @@ impl<S> Slots<S> {
         (!slot.orphaned).then_some(slot.client)
     }
 
+    /// Whether an answer is still to come for the slot, whose client is gone.
+    pub fn is_orphan(&self, slot: SlotIndex) -> bool {
+        self.slots.get(slot.0 as usize).is_some_and(|slot| slot.orphaned && slot.awaited > 0)
+    }
+
     /// Notes that one of the answers that `slot` awaits has come. An orphan is freed with its last
     /// answer.
     pub fn answered(&mut self, slot: SlotIndex) {
@@ -273,16 +288,16 @@ impl<S> Slots<S> {
     }
 
     pub(crate) fn fence(&self, slot: SlotIndex) -> Option<Fence> {
-        self.slots[slot.0 as usize].fence
+        Some(self.slots[slot.0 as usize].fence).filter(|&fence| fence != NO_FENCE)
     }
 
     /// Has the reply in a slot, and what follows it, wait until `fence` is reached.
     pub fn hold_back(&mut self, slot: SlotIndex, fence: Fence) {
-        self.slots[slot.0 as usize].fence = Some(fence);
+        self.slots[slot.0 as usize].fence = fence;
     }
 
     pub(crate) fn lift_fence(&mut self, slot: SlotIndex) {
-        self.slots[slot.0 as usize].fence = None;
+        self.slots[slot.0 as usize].fence = NO_FENCE;
     }
 
     pub(crate) fn stream_mut(&mut self, slot: SlotIndex) -> &mut Option<Stream<S>> {
@@ -414,7 +429,7 @@ mod tests {
         for _ in 0..2 * KEPT_CHUNKS_MAX {
             slots.pop(&mut list);
         }
-        assert_eq!(slots.chunks.capacity(), 0);
+        assert_eq!((slots.chunks.capacity(), slots.slots.capacity()), (0, 0));
         let slot = slots.push(&mut list, client(), NOW);
         slots.write(slot, b"after");
         let mut read = Vec::new();

@@ -49,6 +49,8 @@ pub(crate) struct Clients<P> {
     pub(crate) fences: Fences,
     /// The exchanges that are under way (`datagrams`, I2).
     pub(crate) exchanges: Vec<ExchangeIndex>,
+    /// Slots that await answers of clients that have left since `records` looked last (R4 there).
+    pub(crate) gone: Vec<SlotIndex>,
     /// Clients that watch the log (`watching`, W1).
     pub(crate) watching: Vec<Watching>,
     /// Clients that have asked for new certificates.
@@ -119,6 +121,7 @@ impl<P: ReadValue> Clients<P> {
             login_turns: LoginTurns::default(),
             fences: Fences::default(),
             exchanges: Vec::new(),
+            gone: Vec::new(),
             watching: Vec::new(),
             refreshing: Vec::new(),
         }

@@ -11,6 +11,7 @@ use kachel_engine::{ClockOrigin, DeadFound, EngineIndex, KeyHasher, Now};
 use kachel_net::{Attempts, CoreIndex};
 use kachel_stdx::Place;
 
+use crate::cores::buffers::Buffers;
 use crate::cores::homes::Homes;
 use crate::cores::process::Shared;
 use crate::cores::work::WorkMeter;
@@ -20,7 +21,7 @@ use crate::observe::prefixes::Prefixes;
 use crate::observe::sizes::Sizes;
 
 /// The number of no engine.
-const NO_ENGINE: EngineIndex = EngineIndex(u16::MAX);
+pub(crate) const NO_ENGINE: EngineIndex = EngineIndex(u16::MAX);
 
 /// The facts about one core, and the time of this tick.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub(crate) struct Context {
     now: Cell<Now>,
     /// The work of this core.
     pub(crate) work: WorkMeter,
+    /// Unused buffers of this core, for parked requests.
+    buffers: Buffers,
     /// The operations on files that the backend of this core takes now, without those that wait in
     /// `engines` to be submitted (`files`, S2).
     pub(crate) file_room: Cell<usize>,
@@ -105,10 +108,38 @@ impl Context {
             now_ns: Cell::new(0),
             now,
             work,
+            buffers: Buffers::new(),
             file_room: Cell::new(0),
             has_outgoing: Cell::new(false),
             files_in_flight: homes.all().map(|_| Cell::new(0)).collect(),
             to_wake,
+        }
+    }
+
+    /// A buffer for the text of a parked request. `None` if there is no memory for it, unless
+    /// `always`.
+    pub(crate) fn text_buffer(&self, bytes: usize, always: bool) -> Option<Vec<u8>> {
+        let memory = &self.shared.waiting;
+        match always {
+            true => Some(self.buffers.take_ahead(memory, bytes)),
+            false => self.buffers.take(memory, bytes),
+        }
+    }
+
+    /// A buffer for the answer to a parked request. Without memory, if it has no bytes.
+    #[inline]
+    pub(crate) fn answer_buffer(&self, bytes: usize) -> Vec<u8> {
+        match bytes {
+            0 => Vec::new(),
+            _ => self.buffers.take_ahead(&self.shared.waiting, bytes),
+        }
+    }
+
+    /// Takes a buffer back.
+    #[inline]
+    pub(crate) fn give_buffer(&self, buffer: Vec<u8>) {
+        if buffer.capacity() > 0 {
+            self.buffers.give(&self.shared.waiting, buffer);
         }
     }
 

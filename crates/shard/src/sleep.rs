@@ -16,10 +16,12 @@ use crate::context::Context;
 use crate::cores::throttle::NEVER_NS;
 use crate::waiting::engines::Engines;
 use crate::waiting::homes::HomeEngines;
+use crate::waiting::records::Records;
 
 /// How long a shard may sleep in one poll, if a client may be late.
 const SLEEP_NS_MAX: u64 = 100_000_000;
-/// How long the timekeeper may sleep if no client can be late (I3).
+/// How long the timekeeper may sleep if no client can be late (I3), and a core that keeps records
+/// which it may free (`records`, R2).
 const SLEEP_NS_QUIET: u64 = 1_000_000_000;
 /// How long a shard may sleep once the process stops. Nothing wakes the shard when another shard
 /// closes the last connection, and no other server can listen until this shard ends.
@@ -33,6 +35,7 @@ pub(crate) struct Resting<'a, E: Engine> {
     pub(crate) clients: &'a Clients<E::Pinned>,
     pub(crate) homes: &'a HomeEngines,
     pub(crate) late: &'a LateClients,
+    pub(crate) records: &'a Records<E>,
 }
 
 impl<E: Engine> Resting<'_, E> {
@@ -57,12 +60,13 @@ impl<E: Engine> Resting<'_, E> {
     /// something to do in a home engine ([`HomeEngines::sleep_until_ns`]).
     #[inline]
     pub(crate) fn longest_sleep(&self) -> Wait {
-        let Self { context, engines, clients, homes, late } = self;
+        let Self { context, engines, clients, homes, late, records } = self;
         let Some(engines_ns) = homes.sleep_until_ns(context, engines) else { return Wait::Now };
         let wait = match context.core.0 {
             _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
             _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
             0 => Wait::AtMostNs(SLEEP_NS_QUIET),
+            _ if records.are_kept() => Wait::AtMostNs(SLEEP_NS_QUIET),
             _ => Wait::Forever,
         };
         match clients.next_login_ns(context).min(engines_ns) {

@@ -28,6 +28,7 @@
 //!   send            sends replies, closes connections              send, datagrams
 //!   maintain        has our engines do upkeep                      homes
 //!   crawl           reclaims space of dead items, if asked         crawl
+//!   forget_gone     has reads of clients that have left forgotten  records
 //!   submit          submits operations on files                    files
 //!   balance         chooses connections for other cores            balance, policy
 //!   finish          ends the shard when the process stops
@@ -247,8 +248,8 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// halves.
     pub fn prepare_wait(&mut self) -> Wait {
         self.engines.mailboxes().wake_noted(&self.context); // Noted since `exchange`.
-        let Self { context, engines, clients, homes, late, .. } = &*self;
-        let resting = Resting { context, engines, clients, homes, late };
+        let Self { context, engines, clients, homes, late, records, .. } = &*self;
+        let resting = Resting { context, engines, clients, homes, late, records };
         if self.is_busy() || resting.has_visitors() {
             return Wait::Now;
         }
@@ -265,6 +266,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             || self.homes.is_left
             || !self.clients.dirty.is_empty()
             || !self.clients.resumable.is_empty()
+            || !self.clients.gone.is_empty()
             || !self.clients.run_queue.is_empty()
             || self.records.may_resume()
             || self.records.are_asked()
@@ -297,6 +299,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         self.send();
         self.maintain(has_served);
         self.crawl();
+        self.records.forget_gone(&self.context, &self.engines, &mut self.clients);
         files::submit(&mut self.io, &self.context, &self.engines);
         self.balance();
         self.context.work.end_tick(self.now_ns, &self.context.counters);
@@ -329,6 +332,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         debug_assert!(before <= now, "time does not go back");
         if now != before {
             self.late.turn(before, now);
+            self.records.trim(&self.context, now);
             self.is_new_second = true;
         }
     }

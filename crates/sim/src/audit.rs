@@ -56,7 +56,8 @@ pub(crate) fn audit<E: Subject>(server: &Server<E>, reads: u16) -> Result<(), St
         }
     }
     let spent = server.world.shared.budget.spent_bytes();
-    let charged = server.fixed_bytes + E::charged_bytes(&server.world);
+    let waiting = server.world.shared.waiting_bytes();
+    let charged = server.fixed_bytes + E::charged_bytes(&server.world) + waiting;
     if spent != charged {
         return Err(format!("{spent} bytes are spent, {charged} are accounted for"));
     }

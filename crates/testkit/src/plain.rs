@@ -68,6 +68,11 @@ pub struct Plain {
 }
 
 impl Plain {
+    /// The number of tickets that are not used yet.
+    pub fn tickets(&self) -> usize {
+        self.tickets.len()
+    }
+
     /// Notes a change in the file. Returns its sequence.
     fn record(&mut self, bytes: &[u8]) -> u64 {
         let Some(file) = &mut self.file else { return 0 };

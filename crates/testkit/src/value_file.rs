@@ -35,6 +35,8 @@ pub(crate) struct ValueFile {
     /// `None` until it is open.
     file: Option<FileHandle>,
     queue: VecDeque<Box<FileOperation>>,
+    /// Reads that have no operation and no buffer yet, because the backend may have no room.
+    wanted: VecDeque<Wanted>,
     /// The bytes that are written and durable.
     written: u64,
     /// The bytes behind them.
@@ -46,6 +48,14 @@ pub(crate) struct ValueFile {
     is_writing: bool,
     /// The last commit that is durable.
     durable: Arc<DurableWord>,
+}
+
+/// Bytes to be read.
+#[derive(Debug)]
+struct Wanted {
+    token: u64,
+    offset: u64,
+    bytes: usize,
 }
 
 fn operation(token: u64, work: FileWork) -> Box<FileOperation> {
@@ -62,6 +72,7 @@ impl ValueFile {
         Self {
             file: None,
             queue: VecDeque::from([operation(0, work)]),
+            wanted: VecDeque::new(),
             written: 0,
             tail: Vec::new(),
             next_commit: 1,
@@ -100,16 +111,20 @@ impl ValueFile {
             offset + bytes as u64 <= self.written,
             "only what is durable is not in memory"
         );
-        let file = self.file.clone().expect("a file with durable bytes is open");
-        let (buffer, bytes) = (AlignedBuffer::new(bytes, 1), bytes.min(FILE_OPERATION_BYTES_MAX));
-        let transfer = Transfer { file, offset, buffer, start: 0, bytes };
-        self.queue.push_back(operation(token, FileWork::Read(transfer)));
+        self.wanted.push_back(Wanted { token, offset, bytes });
     }
 
     /// The next operation.
     pub(crate) fn next(&mut self) -> Option<Box<FileOperation>> {
         if let Some(queued) = self.queue.pop_front() {
             return Some(queued);
+        }
+        if let Some(Wanted { token, offset, bytes }) = self.wanted.pop_front() {
+            let file = self.file.clone().expect("a file with durable bytes is open");
+            let buffer = AlignedBuffer::new(bytes, 1);
+            let bytes = bytes.min(FILE_OPERATION_BYTES_MAX);
+            let transfer = Transfer { file, offset, buffer, start: 0, bytes };
+            return Some(operation(token, FileWork::Read(transfer)));
         }
         let may_write = !self.is_writing && !self.tail.is_empty();
         let file = self.file.clone().filter(|_| may_write)?;

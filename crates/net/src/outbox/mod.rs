@@ -259,6 +259,11 @@ impl Outbox {
         slots.of(&self.slots).filter_map(|slot| slots.fence(slot))
     }
 
+    /// The slots that await answers.
+    pub fn awaiting_slots<S>(&self, slots: &Slots<S>) -> impl Iterator<Item = SlotIndex> {
+        slots.of(&self.slots).filter(|slot| slots.awaited(*slot) > 0)
+    }
+
     /// Keeps a slot, and room, for the answers of `awaited` other shards.
     pub fn await_answers<S>(
         &mut self,

@@ -75,7 +75,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             self.context.log_closed(connection, reason);
             watching::end(self.context, self.engines, self.clients, connection);
         }
-        let Clients { connections, slots, blocks, login_turns, .. } = self.clients;
+        let Clients { connections, slots, blocks, login_turns, gone, .. } = self.clients;
         let Some(mut closed) = connections.close(connection) else { return };
         if let Some(turn) = closed.give_up_login_turn() {
             self.context.change_attempts(|attempts| attempts.leave(turn));
@@ -88,6 +88,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             self.ready[place as usize].close();
         }
         refund_all(self.context, &closed);
+        gone.extend(closed.outbox().awaiting_slots(slots));
         closed.outbox_mut().abandon(blocks, slots);
         self.uploads.forget(connection);
         debug_assert!(self.uploads.get_mut(connection).is_none(), "I2");

@@ -1,5 +1,5 @@
 //! The state that all cores of the process share: limits and flags, the bounds on the work of a
-//! core, and the number of cores that serve clients.
+//! core, the number of cores that serve clients, and the memory of requests that wait.
 //!
 //! Upstream:   every stage of a tick.
 //! Downstream: `observe`, for the counters of all cores.
@@ -13,3 +13,4 @@ pub(crate) mod policy;
 pub(crate) mod crawler;
 pub(crate) mod refreshes;
 pub(crate) mod throttle;
+pub(crate) mod buffers;

@@ -13,6 +13,7 @@ use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
 use kachel_stdx::Counter;
 
+use crate::cores::buffers::WaitingMemory;
 use crate::cores::crawler::Crawler;
 use crate::cores::homes::Homes;
 use crate::cores::options::SharedOptions;
@@ -53,6 +54,8 @@ pub struct Shared {
     engines_before: Vec<EngineCounters>,
     /// The memory budget of the process (`-m`).
     pub budget: Arc<Budget>,
+    /// The memory of requests that wait.
+    pub(crate) waiting: WaitingMemory,
     /// The users who may log in. Without any, nobody can.
     users: RwLock<Option<Users>>,
     /// The logins that fail or wait.
@@ -119,6 +122,7 @@ impl Shared {
             counters,
             engine_counters,
             engines_before,
+            waiting: WaitingMemory::new(Arc::clone(&budget), homes.cores()),
             budget,
             users: RwLock::new(None),
             messages: AtomicU64::new(0),
@@ -136,6 +140,12 @@ impl Shared {
             saves: AtomicBool::new(false),
             end_claimed: AtomicBool::new(false),
         }
+    }
+
+    /// The bytes of the budget that are charged for requests that wait, and for buffers that such
+    /// requests have used.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting.bytes()
     }
 
     /// The sum over all cores of the counter that `counter` selects, since the last `stats reset`.

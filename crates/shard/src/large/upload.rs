@@ -23,7 +23,7 @@
 use kachel_engine::{
     Block, Common as _, Engine, EngineIndex, Key, KeyHashes, ReceiveValue as _, Room, Ticket, Verb,
 };
-use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, Waiting};
+use kachel_net::{ClientIndex, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
 use kachel_wire::{Parsed, Reply, parse};
@@ -34,7 +34,7 @@ use crate::observe::counters::Counters;
 use crate::request::apply::{Applier, room_for_answer};
 use crate::request::reply::ReplySink as _;
 use crate::waiting::engines::{Engines, Entered};
-use crate::waiting::parked::{Ask, Executor};
+use crate::waiting::parked::{Ask, Brought, Executor};
 use crate::waiting::records::{NoRecord, Outgoing, Records};
 
 /// A large value that is being received.
@@ -312,8 +312,7 @@ impl<'a, E: Engine> Values<'a, E> {
     fn ask_for_room(&mut self, connection: ConnectionIndex, asked: EngineIndex, bytes: usize) {
         let Self { context, engines, clients, records, uploads, .. } = self;
         debug_assert!(!engines.may_take(asked, context), "engines, E3");
-        let (ask, room) = (Ask::MakeRoom { bytes }, AnswerRoom::default());
-        let outgoing = Outgoing { ask, text: b"", key: None, reads_value: false, room };
+        let outgoing = Outgoing::without_key(Ask::MakeRoom { bytes }, b"");
         let work = match records.prepare(
             context,
             clients,
@@ -402,7 +401,7 @@ impl<'a, E: Engine> Values<'a, E> {
         }
         let room = room_for_answer(request, 0);
         let (ask, key) = (Ask::Line, Some(key));
-        let outgoing = Outgoing { ask, text: line, key, reads_value: false, room };
+        let outgoing = Outgoing { ask, text: line, key, reads_value: false, is_read: false, room };
         let Self { engines, clients, records, .. } = self;
         let mut work = match records.prepare(
             context,
@@ -417,9 +416,9 @@ impl<'a, E: Engine> Values<'a, E> {
                 return Err((none, upload));
             }
         };
-        (work.upload, work.ticket) = (Some(upload), ticket);
+        (work.brought, work.ticket) = (Brought::Upload(upload), ticket);
         match &mut engine {
-            Some(engine) => engine.backlog().push(work),
+            Some(engine) => engine.push(work),
             None => drop(engines.park(work, context)),
         }
         Ok(())
@@ -514,8 +513,8 @@ impl<'a, E: Engine> Values<'a, E> {
             }
         }
         let Self { engines, clients, records, .. } = self;
-        let (ask, text, room) = (Ask::Removal { is_meta }, key.bytes(), AnswerRoom::default());
-        let outgoing = Outgoing { ask, text, key: Some(key), reads_value: false, room };
+        let ask = Ask::Removal { is_meta };
+        let outgoing = Outgoing { key: Some(key), ..Outgoing::without_key(ask, key.bytes()) };
         // The refusal is a later reply, so it is sent after the answer to this request.
         let executor = Executor::Engine(owner);
         let mut work = match records.prepare(context, clients, connection, executor, outgoing) {
@@ -527,7 +526,7 @@ impl<'a, E: Engine> Values<'a, E> {
         };
         work.ticket = ticket;
         match &mut engine {
-            Some(engine) => engine.backlog().push(work),
+            Some(engine) => engine.push(work),
             None => drop(engines.park(work, context)),
         }
         Ok(())

@@ -34,7 +34,7 @@ use std::fmt;
 
 use kachel_engine::{Cursor, Engine, EngineIndex, ReadValue};
 use kachel_io::{Peer, SocketId, SocketName};
-use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
+use kachel_net::{ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
 use kachel_stdx::{Chain, Work};
 use kachel_wire::format::ShownKey;
 use kachel_wire::request::BinaryHead;
@@ -51,7 +51,7 @@ use crate::stats::classes::SIZE_STEP_BYTES;
 use crate::stats::topics::Answering;
 use crate::waiting::engines::Engines;
 use crate::waiting::homes::HomeEngines;
-use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, Executor, PIECE_BYTES_MAX, Parked};
+use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, Brought, Executor, PIECE_BYTES_MAX, Parked};
 use crate::waiting::records::{Outgoing, Records};
 
 /// Listings that one step checks for whether they may continue.
@@ -432,11 +432,8 @@ impl Listings {
         if self.awaited.is_of(executor) {
             return Check::MustAsk;
         }
-        let ask =
-            Ask::Piece { form: listing.form, cursor: listing.cursor, ended: Ended::default() };
-        let text = &listing.next_prefix[..];
-        let outgoing =
-            Outgoing { ask, text, key: None, reads_value: false, room: AnswerRoom::default() };
+        let ask = Ask::Piece { form: listing.form, cursor: listing.cursor };
+        let outgoing = Outgoing::without_key(ask, &listing.next_prefix);
         let Ok(work) = records.prepare(context, clients, connection.into(), executor, outgoing)
         else {
             return Check::MustAsk;
@@ -485,12 +482,11 @@ fn answer<'s, E: Engine>(
     mut work: Work<Parked<E>>,
     list: impl FnOnce(&mut Step<'s, E>, Form, Cursor, &[u8], &mut Vec<u8>) -> Ended,
 ) {
-    let Ask::Piece { form, cursor, .. } = work.ask else { unreachable!("it is a piece") };
-    debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
-    let mut lines = std::mem::take(&mut work.answer.text);
+    let Ask::Piece { form, cursor } = work.ask else { unreachable!("it is a piece") };
+    let mut lines = step.context.answer_buffer(ANSWER_BYTES_MAX); // parked, P4
     let ended = list(step, form, cursor, work.text(), &mut lines);
     work.answer.text = lines;
-    work.ask = Ask::Piece { form, cursor, ended };
+    work.brought = Brought::Ended(ended);
     let mut done = Chain::new();
     done.push(work);
     step.engines.mailboxes().answer(step.context, done);

@@ -4,7 +4,7 @@
 //! Downstream: `net`'s outbox; `parked`.
 
 use kachel_engine::{Durability, EngineIndex, INLINE_VALUE_BYTES_MAX, ReadValue};
-use kachel_net::{BlockPool, ClientIndex, Fence, Outbox, Slots, Source, Stream};
+use kachel_net::{AnswerRoom, BlockPool, ClientIndex, Fence, Outbox, Slots, Source, Stream};
 use kachel_stdx::Held;
 use kachel_wire::Sink;
 
@@ -26,7 +26,7 @@ pub(crate) trait ReplySink: Sink {
 
 /// What must come before a reply is sent that depends on changes of an engine.
 #[inline]
-pub(crate) fn fence_of(engine: EngineIndex, durability: Durability) -> Option<Fence> {
+fn fence_of(engine: EngineIndex, durability: Durability) -> Option<Fence> {
     match durability {
         Durability::Now => None,
         Durability::At(sequence) => Some(Fence { engine: engine.0, sequence: sequence.0 }),
@@ -120,48 +120,44 @@ impl<P> ReplySink for ToClient<'_, P> {
 /// The answer to a parked request.
 #[derive(Debug)]
 pub(crate) struct AnswerText {
+    /// Its memory is attached while the request is executed (`parked`, P4).
     pub(crate) text: Vec<u8>,
-    /// Bytes of the longest value that the receiver of the answer keeps room for.
-    pub(crate) value_bytes_max: u16,
+    /// The room that the receiver of the answer keeps for it.
+    pub(crate) room: AnswerRoom,
     /// The descriptor of the client, if somebody watched when the request was parked.
     pub(crate) descriptor: i32,
-    /// When the changes are durable on which the answer depends.
-    pub(crate) durability: Durability,
-}
-
-impl Default for AnswerText {
-    fn default() -> Self {
-        Self::with_capacity(0)
-    }
+    /// The sequence of the changes on which the answer depends; 0 if they are durable.
+    sequence: u64,
 }
 
 impl AnswerText {
-    /// An empty answer with memory for `bytes` bytes.
-    pub(crate) fn with_capacity(bytes: usize) -> Self {
-        let text = Vec::with_capacity(bytes);
-        Self { text, value_bytes_max: 0, descriptor: 0, durability: Durability::Now }
+    /// The next answer, without memory, to a client that keeps this room for it.
+    pub(crate) const fn new(room: AnswerRoom) -> Self {
+        Self { text: Vec::new(), room, descriptor: 0, sequence: 0 }
     }
 
-    /// Begins the next answer.
-    #[inline]
-    pub(crate) fn begin(&mut self, value_bytes_max: u16) {
-        self.text.clear();
-        self.value_bytes_max = value_bytes_max;
-        self.durability = Durability::Now;
+    /// What must come before the answer of this engine is sent.
+    pub(crate) fn fence(&self, engine: EngineIndex) -> Option<Fence> {
+        let Self { sequence, .. } = *self;
+        (sequence > 0).then_some(Fence { engine: engine.0, sequence })
     }
 }
 
 impl Sink for AnswerText {
+    /// Adds bytes. Drops them if their receiver keeps no room for them.
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        self.text.extend_from_slice(bytes);
+        if self.text.capacity() > 0 {
+            debug_assert!(self.text.len() + bytes.len() <= self.text.capacity(), "parked, P2");
+            self.text.extend_from_slice(bytes);
+        }
     }
 }
 
 impl ReplySink for AnswerText {
     #[inline]
     fn value_bytes_max(&self) -> usize {
-        usize::from(self.value_bytes_max)
+        usize::from(self.room.value_bytes)
     }
 
     #[cold]
@@ -171,6 +167,10 @@ impl ReplySink for AnswerText {
 
     #[inline]
     fn depends_on(&mut self, _engine: EngineIndex, durability: Durability) {
-        self.durability = durability; // The core of the client has its fence.
+        // The core of the client has its fence.
+        self.sequence = match durability {
+            Durability::Now => 0,
+            Durability::At(sequence) => sequence.0,
+        };
     }
 }

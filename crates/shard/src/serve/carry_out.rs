@@ -253,8 +253,8 @@ impl<E: Engine> CarryingOut<'_, E> {
             }
         };
         debug_assert!(!text.is_empty(), "a request that is parked has a text");
-        let reads_value = staged.reads_value;
-        let outgoing = Outgoing { ask, text, key: Some(key), reads_value, room };
+        let Staged { reads_value, is_read, .. } = *staged;
+        let outgoing = Outgoing { ask, text, key: Some(key), reads_value, is_read, room };
         records
             .prepare(context, clients, connection, Executor::Engine(staged.owner), outgoing)
             .map(Some)

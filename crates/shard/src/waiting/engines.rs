@@ -366,7 +366,7 @@ impl<E: Engine> Engines<E> {
             let Offered::Taken(guard, work) = lock.take_or_park(work) else { return None };
             let mut entered = self.enter(guard, index, context);
             entered.take_parked();
-            entered.backlog().push(work);
+            entered.push(work);
             return Some(entered);
         }
         if lock.park(work) {
@@ -408,7 +408,7 @@ impl<E: Engine> Engines<E> {
             engine.reach(now_ns, &mut |ticket| backlog.wake(ticket));
         }
         let count = PARKED_PER_TICK_MAX.div_ceil(context.home_engines().len());
-        let limit = RunLimit::of(&*entered, count);
+        let limit = entered.limit(count);
         let executed = entered.work_off(limit);
         entered.is_changed = false; // It was published.
         let is_left = !entered.backlog().is_idle();
@@ -461,7 +461,19 @@ impl<'l, E: Engine> Entered<'l, E> {
     #[inline]
     pub(super) fn take_parked(&mut self) {
         let parked = self.guard().take_parked();
-        self.backlog().append(parked);
+        let Kept { engine, backlog, .. } = self.kept();
+        backlog.append(engine, parked);
+    }
+
+    /// Adds a request to those that wait within the lock.
+    pub(crate) fn push(&mut self, work: Work<Parked<E>>) {
+        let Kept { engine, backlog, .. } = self.kept();
+        backlog.push(engine, work);
+    }
+
+    fn limit(&mut self, count: usize) -> RunLimit {
+        let Kept { engine, backlog, .. } = self.kept();
+        backlog.limit(engine, count)
     }
 
     /// The work of the engine since this was called last, or since this core took the engine, in
@@ -609,7 +621,7 @@ impl<'l, E: Engine> Entered<'l, E> {
     /// can be executed, and leaves the rest to the home core (E4).
     #[cold]
     fn release_with_backlog(&mut self) {
-        let mut limit = RunLimit::of(&**self, PARKED_PER_HOLD_MAX);
+        let mut limit = self.limit(PARKED_PER_HOLD_MAX);
         let mut is_wanted = false;
         while limit.count > 0 {
             is_wanted |= self.guard().take_wanted();

@@ -9,7 +9,7 @@
 //!    |                                                                          |
 //!    +-- no room: kept with the engine, and the home core is called             | FileDone
 //!                                                                               v
-//! engine <--complete-- holder, or this core <--parked-- carrier <-- completed of the same core
+//! engine <--complete-- holder, or this core <--parked-- record <-- completed of the same core
 //! ```
 //!
 //! Invariants:
@@ -81,7 +81,7 @@ fn complete_some<E: FileEngine>(
         debug_assert!(engine.0 < context.engines(), "S1: an engine of this process");
         operation.token &= (1 << TOKEN_BITS) - 1;
         context.note_file_done(engine);
-        held.park(records.carrier(context, engine, operation.into())); // S3
+        held.park(records.completion(context, engine, operation.into())); // S3
     }
 }
 

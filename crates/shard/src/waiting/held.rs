@@ -96,7 +96,7 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         debug_assert!(work.ticket.is_none() || self.has(work.engine()), "who delays it is held");
         if let Some(entered) = self.entered.iter_mut().find(|held| held.index == work.engine()) {
             entered.take_parked();
-            return entered.backlog().push(work);
+            return entered.push(work);
         }
         if let Some(entered) = self.engines.park(work, self.context)
             && !self.entered.is_full()

@@ -8,14 +8,14 @@
 //! |---|---|---|
 //! | a connection | its client to read its replies | `pause` |
 //! | a connection | the end of a listing, or answers to its parked requests | `pause` |
-//! | a connection | a record for its next request | `records` |
+//! | a connection | memory for its next request | `records` |
 //! | a client whose turn is over | the clients before it in the run queue | `connections/arrive` |
 //! | a login | its turn | `logins` |
 //! | a request for an engine that another core holds | the holder | `engines`, `mailboxes` |
 //! | a request that its engine delays | what is fetched, or its time | `backlog`, `waiters` |
 //! | an operation on a file | room in the backend of a core | `files`, `calls` |
 //! | a reply | its change to be durable | `fences` |
-//! | a store whose room other cores still read | the reader in its way | `calls` |
+//! | a store or an upload whose room other cores still read | the reader in its way | `calls` |
 
 pub(crate) mod pause;
 pub(crate) mod logins;

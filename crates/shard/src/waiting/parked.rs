@@ -11,26 +11,30 @@
 //! text. A key that was decoded from base64 is appended after the text.
 //!
 //! Invariants:
-//! - P1  Every parked request is executed once and answered once, even if its client has left.
+//! - P1  Every parked request is answered once, even if its client has left. It is executed once
+//!   before; only a read whose client has left may be forgotten instead (`waiters`, W3).
 //! - P2  The answer fits the space that was reserved for it, because a value in an answer has at
 //!   most `value_bytes_max` bytes. A longer value is pinned, and the record brings a handle to it.
 //! - P3  The core that executes a request neither parses nor hashes its key.
+//! - P4  A record has memory for its answer only from the beginning of its execution until the
+//!   answer is delivered. So a request that the engine delays takes its record and its text, and a
+//!   text of at most `TEXT_BYTES_OWN` bytes is in the record.
 
+use std::num::NonZeroU8;
+
+use arrayvec::ArrayVec;
 use kachel_engine::{
     Block, Cursor, Engine, EngineIndex, INLINE_VALUE_BYTES_MAX, Key, KeyHashes, Lookup, Ticket,
 };
-use kachel_net::{CoreIndex, SlotIndex};
-use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX};
+use kachel_net::{AnswerRoom, CoreIndex, SlotIndex};
+use kachel_wire::request::LINE_BYTES_MAX;
 use kachel_wire::{Parsed, parse};
 
 use crate::context::Context;
+use crate::cores::buffers::TEXT_BYTES_MAX;
 use crate::request::apply::{Applier, ReadTerms};
 use crate::request::form::{Ended, Form};
 use crate::request::reply::{AnswerText, LargeValue, ReplySink as _};
-
-/// Bytes of the longest text: a line, an inline value, and a decoded key.
-pub(crate) const TEXT_BYTES_MAX: usize =
-    LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2 + KEY_BYTES_MAX;
 
 /// Bytes of the longest answer: a reply line and an inline value, or a piece of a listing.
 pub(crate) const ANSWER_BYTES_MAX: usize = LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2;
@@ -39,6 +43,10 @@ const LISTED_LINE_BYTES_MAX: usize = 1024;
 /// Bytes of one piece of a listing, so that it fits an answer, and one more line does.
 pub(crate) const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - LISTED_LINE_BYTES_MAX;
 
+/// The most bytes of a text that is in the record itself: a key of usual length, or a short line.
+pub(crate) const TEXT_BYTES_OWN: usize = 56;
+
+const _: () = assert!(ANSWER_BYTES_MAX <= TEXT_BYTES_MAX, "a buffer has room for each of them");
 // A record gives the key's place in 16 bits.
 const _: () = assert!(TEXT_BYTES_MAX <= u16::MAX as usize);
 
@@ -54,11 +62,67 @@ pub(crate) enum Ask {
     Removal { is_meta: bool },
     /// To free memory for a large value. There is no text.
     MakeRoom { bytes: usize },
-    /// A piece of a listing, from the cursor on. The answer says how the piece has ended. The text
-    /// is the first prefix that is wanted, if prefixes are listed.
-    Piece { form: Form, cursor: Cursor, ended: Ended },
+    /// A piece of a listing, from the cursor on. The answer brings how the piece has ended. The
+    /// text is the first prefix that is wanted, if prefixes are listed.
+    Piece { form: Form, cursor: Cursor },
     /// To pass a completed operation on a file to its engine (`files`). No client waits for it.
     Completion,
+    /// To forget the read of the key with this hash whose answer the same slot awaits, because its
+    /// client has left.
+    Forget { key_hash: u64 },
+}
+
+/// What a record brings besides its text and the text of its answer.
+pub(crate) enum Brought<E: Engine> {
+    Nothing,
+    /// The large value of a store.
+    Upload(E::Upload),
+    /// The operation on a file that was carried out.
+    Completion(E::Completion),
+    /// The large value that follows the text of the answer.
+    Value(LargeValue<E::Pinned>),
+    /// How a piece of a listing has ended.
+    Ended(Ended),
+}
+
+impl<E: Engine> Brought<E> {
+    /// Takes what the record brings, so that it brings nothing any more.
+    pub(crate) const fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Nothing)
+    }
+}
+
+/// The text of a parked request.
+#[derive(Debug)]
+pub(crate) enum Text {
+    /// In the record itself.
+    Own(ArrayVec<u8, TEXT_BYTES_OWN>),
+    /// In a buffer.
+    Long(Vec<u8>),
+}
+
+impl Text {
+    const EMPTY: Self = Self::Own(ArrayVec::new_const());
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(text) => text,
+            Self::Long(text) => text,
+        }
+    }
+
+    /// Adds bytes, for which there is room.
+    fn extend(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Own(text) => {
+                text.try_extend_from_slice(bytes).expect("a longer text gets a buffer");
+            }
+            Self::Long(text) => {
+                debug_assert!(text.len() + bytes.len() <= text.capacity(), "buffers, B2");
+                text.extend_from_slice(bytes);
+            }
+        }
+    }
 }
 
 /// Which part of the process executes a parked request.
@@ -73,10 +137,13 @@ pub(crate) enum Executor {
 /// Where the key of a parked request is in its text, and the hashes of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KeyAt {
-    hashes: KeyHashes,
+    secret_hash: u64,
+    partition: u16,
     start: u16,
-    bytes: u8,
+    bytes: NonZeroU8,
 }
+
+const _: () = assert!(size_of::<Option<KeyAt>>() == 16, "each request that waits has one");
 
 /// The request, and its answer once it is executed.
 pub(crate) struct Parked<E: Engine> {
@@ -86,20 +153,16 @@ pub(crate) struct Parked<E: Engine> {
     /// The slot of that core that waits for the answer.
     pub(crate) slot: SlotIndex,
     pub(crate) executor: Executor,
-    /// Which stock of records it belongs to.
-    pub(crate) is_large: bool,
     key: Option<KeyAt>,
     /// Whether the value is read for the reply.
     reads_value: bool,
-    text: Vec<u8>,
-    pub(crate) upload: Option<E::Upload>,
-    /// The operation on a file that was carried out.
-    pub(crate) completion: Option<E::Completion>,
+    /// Whether it is a read whose client has left (`waiters`, W3).
+    pub(crate) is_gone: bool,
+    text: Text,
+    pub(crate) brought: Brought<E>,
     /// The ticket of the engine, if it has delayed the request.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) answer: AnswerText,
-    /// The large value that follows the text of the answer.
-    pub(crate) value: Option<LargeValue<E::Pinned>>,
 }
 
 impl<E: Engine> Parked<E> {
@@ -112,93 +175,111 @@ impl<E: Engine> Parked<E> {
         engine
     }
 
-    /// Makes a record without a request, with memory for a text and an answer of these lengths.
-    pub(crate) fn new(text_bytes: usize, answer_bytes: usize) -> Self {
-        debug_assert!(text_bytes <= TEXT_BYTES_MAX && answer_bytes <= ANSWER_BYTES_MAX);
+    /// Makes a record without a request.
+    pub(crate) const fn new() -> Self {
         Self {
-            ask: Ask::Line,
+            ask: Ask::Completion,
             origin: CoreIndex(0),
             slot: SlotIndex(0),
             executor: Executor::Core(CoreIndex(0)),
-            is_large: false,
             key: None,
             reads_value: false,
-            text: Vec::with_capacity(text_bytes),
-            upload: None,
-            completion: None,
+            is_gone: false,
+            text: Text::EMPTY,
+            brought: Brought::Nothing,
             ticket: None,
-            answer: AnswerText::with_capacity(answer_bytes),
-            value: None,
+            answer: AnswerText::new(AnswerRoom { line_bytes: 0, value_bytes: 0 }),
         }
     }
 
-    /// Fills in a request, whose value in the answer may have `value_bytes_max` bytes.
+    /// Fills in a request, for whose answer the client keeps `room`. A text that is longer than
+    /// [`TEXT_BYTES_OWN`], with a key that is not a part of it, is copied to `buffer`.
     pub(crate) fn fill(
         &mut self,
         ask: Ask,
         text: &[u8],
         key: Option<Key<'_>>,
         reads_value: bool,
-        value_bytes_max: u16,
+        room: AnswerRoom,
+        buffer: Option<Vec<u8>>,
     ) {
-        debug_assert!(self.upload.is_none() && self.value.is_none(), "P1: it was answered");
+        debug_assert!(matches!(self.brought, Brought::Nothing), "P1: it was answered");
         self.ask = ask;
         self.reads_value = reads_value;
+        self.is_gone = false;
         self.ticket = None;
-        self.answer.begin(value_bytes_max);
-        self.text.clear();
-        self.text.extend_from_slice(text);
+        self.answer = AnswerText::new(room);
+        self.text = buffer.map_or(Text::EMPTY, Text::Long);
+        self.text.extend(text);
         self.key = key.map(|key| {
             let bytes = key.bytes();
-            let offset = bytes.as_ptr().addr().wrapping_sub(text.as_ptr().addr());
-            debug_assert!(!bytes.is_empty(), "a key has bytes");
-            let is_inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= text.len());
-            if !is_inside {
-                self.text.extend_from_slice(bytes);
+            let inside = place_in(text, bytes);
+            if inside.is_none() {
+                self.text.extend(bytes);
             }
-            let start = if is_inside { offset } else { text.len() };
+            let start = inside.unwrap_or(text.len());
             KeyAt {
-                hashes: key.hashes(),
+                secret_hash: key.secret_hash(),
+                partition: key.hashes().partition,
                 start: u16::try_from(start).expect("a record is short"),
-                bytes: u8::try_from(bytes.len()).expect("a key is short"),
+                bytes: u8::try_from(bytes.len()).ok().and_then(NonZeroU8::new).expect("a key"),
             }
         });
     }
 
+    /// Whether it waits for the same core, in the same slot.
+    pub(crate) fn waits_as(&self, other: &Self) -> bool {
+        (self.origin, self.slot) == (other.origin, other.slot)
+    }
+
+    /// Takes the buffer of the text, if it has one.
+    pub(crate) fn take_text(&mut self) -> Option<Vec<u8>> {
+        match std::mem::replace(&mut self.text, Text::EMPTY) {
+            Text::Own(_) => None,
+            Text::Long(buffer) => Some(buffer),
+        }
+    }
+
     /// The text of the request.
     pub(crate) fn text(&self) -> &[u8] {
-        &self.text
+        self.text.bytes()
     }
 
     /// The key of the request, if it is about one (P3).
     pub(crate) fn key(&self) -> Option<Key<'_>> {
-        let KeyAt { hashes, start, bytes } = self.key?;
-        let (start, bytes) = (usize::from(start), usize::from(bytes));
-        debug_assert!(start + bytes <= self.text.len(), "the key is a part of the text");
-        Some(Key::hashed(&self.text[start..start + bytes], hashes))
+        let KeyAt { secret_hash, partition, start, bytes } = self.key?;
+        let (start, bytes) = (usize::from(start), usize::from(bytes.get()));
+        let hashes = KeyHashes { secret: secret_hash, partition };
+        debug_assert!(start + bytes <= self.text().len(), "the key is a part of the text");
+        Some(Key::hashed(&self.text()[start..start + bytes], hashes))
     }
 
     /// The hash that tells whether two requests may be about one key.
     #[inline]
     pub(crate) fn key_hash(&self) -> Option<u64> {
-        self.key.map(|key| key.hashes.secret)
+        self.key.map(|key| key.secret_hash)
     }
 
     /// What the request will look up, if it is about a key.
     #[inline]
     pub(crate) fn lookup(&self) -> Option<Lookup> {
         let value = self.reads_value;
-        self.key.map(|key| Lookup { secret_hash: key.hashes.secret, value })
+        self.key.map(|key| Lookup { secret_hash: key.secret_hash, value })
     }
 
     /// Executes the request, which is about a key, and formats its answer. Returns `false` if the
-    /// engine delays it: then it has a ticket, and its upload if it brought one.
+    /// engine delays it: then it has a ticket, its upload if it brought one, and no memory for an
+    /// answer (P4).
     pub(crate) fn execute(&mut self, context: &Context, engine: &mut E) -> bool {
         let ticket = self.ticket.take();
-        debug_assert!(self.value.is_none(), "P1: it was not executed yet");
-        debug_assert!(self.answer.text.is_empty(), "P1: it was not answered yet");
-        let mut answer = std::mem::take(&mut self.answer);
-        let upload = self.upload.take();
+        debug_assert!(self.answer.text.capacity() == 0, "P4: it was not executed yet");
+        let mut answer =
+            std::mem::replace(&mut self.answer, AnswerText::new(AnswerRoom::default()));
+        answer.text = context.answer_buffer(answer.room.bytes());
+        let upload = match self.brought.take() {
+            Brought::Upload(upload) => Some(upload),
+            _nothing => None,
+        };
         let applier = Applier { engine, index: self.engine(), context };
         let key = self.key().expect("it is about a key");
         let (applied, upload) = if let Ask::Key(terms) = self.ask {
@@ -212,14 +293,14 @@ impl<E: Engine> Parked<E> {
                 None,
             )
         } else {
-            let Parsed::Request { request, line_bytes } = parse(&self.text, 0) else {
+            let Parsed::Request { request, line_bytes } = parse(self.text(), 0) else {
                 unreachable!("a request that is parked was found well-formed");
             };
             let mut block = match upload {
                 Some(received) => Block::Upload(received),
                 None => {
                     let value_bytes = request.announced_bytes().unwrap_or(0) as usize;
-                    Block::Bytes(&self.text[line_bytes..line_bytes + value_bytes])
+                    Block::Bytes(&self.text()[line_bytes..line_bytes + value_bytes])
                 }
             };
             let applied = applier.request(&request, key, &mut block, ticket, &mut answer);
@@ -228,35 +309,61 @@ impl<E: Engine> Parked<E> {
         self.answer = answer;
         match applied {
             Ok(value) => {
-                self.value = value;
+                self.brought = value.map_or(Brought::Nothing, Brought::Value);
                 true
             }
             Err(ticket) => {
-                (self.upload, self.ticket) = (upload, Some(ticket));
+                self.ticket = Some(ticket);
+                self.brought = upload.map_or(Brought::Nothing, Brought::Upload);
+                context.give_buffer(std::mem::take(&mut self.answer.text));
                 false
             }
         }
     }
 }
 
+/// Where a key is in a text. `None` if it is elsewhere.
+pub(crate) fn place_in(text: &[u8], key: &[u8]) -> Option<usize> {
+    let offset = key.as_ptr().addr().wrapping_sub(text.as_ptr().addr());
+    offset.checked_add(key.len()).is_some_and(|end| end <= text.len()).then_some(offset)
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use kachel_cache::Cache;
     use kachel_engine::{KeyHasher, Seeds};
 
     use super::*;
+
+    /// A record with this text and this key.
+    pub(crate) fn parked(text: &[u8], key: Option<Key<'_>>) -> Parked<Cache> {
+        let mut record = Parked::new();
+        record.fill(Ask::Line, text, key, true, AnswerRoom::default(), None);
+        record
+    }
 
     #[test]
     fn a_record_keeps_its_key_wherever_it_was() {
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 3);
         let text = b"touch a-key 7\r\n";
         let (inside, outside) = (hasher.key(&text[6..11]), hasher.key(b"decoded"));
-        let mut record = Parked::<Cache>::new(0, 0);
         for key in [None, Some(inside), Some(outside)] {
-            record.fill(Ask::Line, text, key, true, 700);
+            let record = parked(text, key);
             assert_eq!(record.key(), key);
             assert_eq!(record.lookup().is_some(), key.is_some());
-            assert!(record.text.starts_with(text));
+            assert!(record.text().starts_with(text));
         }
+    }
+
+    #[test]
+    fn a_long_text_is_in_its_buffer() {
+        let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 3);
+        let (text, key) = ([b'x'; TEXT_BYTES_OWN], hasher.key(b"decoded"));
+        let mut record = Parked::<Cache>::new();
+        let buffer = Some(Vec::with_capacity(320));
+        record.fill(Ask::Line, &text, Some(key), false, AnswerRoom::default(), buffer);
+        assert_eq!((record.key(), record.text().len()), (Some(key), TEXT_BYTES_OWN + 7));
+        assert_eq!(record.take_text().expect("its buffer").capacity(), 320);
+        assert!(record.text().is_empty() && record.take_text().is_none());
     }
 }

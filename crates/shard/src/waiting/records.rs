@@ -2,51 +2,56 @@
 //! the record comes back.
 //!
 //! Upstream:   `carry_out`, `upload` and `listing`, with requests that this core does not execute
-//!             now.
+//!             now; `send`, with the slots of clients that have left.
 //! Downstream: `engines` parks the record; `clients` gets its answer.
 //!
 //! Invariants:
-//! - R1  A core has at most `SMALL_MAX` small records and `LARGE_MAX` large ones. While there is no
-//!   record of the size that a request needs, its connection waits. Once half of the records of
-//!   that size are back, the connections that have waited longest are served again. A request of
-//!   another connection may take a record before them.
-//! - R2  A record keeps its memory. So a core allocates only when it has more requests parked than
-//!   ever before.
+//! - R1  The records of a core that are in use, with their texts, take at most the core's part of
+//!   `1 / WAITING_PART` of `-m`, and all of them are charged (`buffers`, B1). A request that would
+//!   exceed either waits in its connection, except that a core without a record in use always gets
+//!   one. Once half of the records are back that were in use when a connection began to wait,
+//!   the connections that have waited longest are served again. A request of another connection may
+//!   take a record before them.
+//! - R2  A core keeps its records. So it allocates only when it has more requests parked than
+//!   before. It frees those that it has not used for `KEPT_SECONDS`.
 //! - R3  The answer of each record is delivered, in every state of its connection.
+//! - R4  While a read of a client is parked, `reads` has its engine and the hash of its key, by
+//!   its reply slot. So the read can be forgotten when the client has left (`waiters`, W3).
 
 use std::collections::VecDeque;
 
 use kachel_engine::{Engine, EngineIndex, Key};
-use kachel_net::{AnswerRoom, ClientIndex};
+use kachel_net::{AnswerRoom, ClientIndex, CoreIndex, SlotIndex};
 use kachel_stdx::{Chain, Work};
-use kachel_wire::request::KEY_BYTES_MAX;
 
 use crate::clients::{Answered, Clients};
-use crate::context::Context;
+use crate::context::{Context, NO_ENGINE};
+use crate::cores::buffers::buffer_bytes;
 use crate::request::form::Ended;
-use crate::request::reply::fence_of;
+use crate::waiting::engines::Engines;
+use crate::waiting::held::HeldEngines;
 use crate::waiting::mailboxes::Mailboxes;
-use crate::waiting::parked::{ANSWER_BYTES_MAX, Ask, Executor, Parked, TEXT_BYTES_MAX};
+use crate::waiting::parked::{Ask, Brought, Executor, Parked, TEXT_BYTES_OWN, place_in};
+use crate::waiting::waiters::WAITER_BYTES;
 
-/// The most small records of a core: 1.8 MiB.
-const SMALL_MAX: usize = 512;
-/// The most large records of a core: 2.3 MiB.
-const LARGE_MAX: usize = 64;
-/// Bytes of text that a small record has room for.
-const SMALL_TEXT_BYTES: usize = 1024;
-/// Bytes of answer that a small record has room for: enough for the first request of a connection,
-/// whose values may have any length.
-const SMALL_ANSWER_BYTES: usize = 2560;
+/// All requests that wait take at most this part of `-m` (R1). A guess: the rest is for items.
+const WAITING_PART: u64 = 8;
+/// What the requests of a core may take however small `-m` is, in bytes.
+const WAITING_BYTES_MIN: usize = 64 * 1024;
 /// The most connections that are resumed in a tick because records have come back. Each of these
 /// connections may need many records.
 const RESUMED_MAX: usize = 64;
+/// The most reads of clients that have left which a core has forgotten in a tick.
+const FORGOTTEN_PER_TICK_MAX: usize = 64;
+/// Records that nobody has used for so many seconds are freed (R2), and buffers, too.
+pub(crate) const KEPT_SECONDS: u32 = 60;
+/// Entries of `reads` that are kept when no request is parked any more: 64 KiB.
+const KEPT_READS_MAX: usize = 4096;
 
 /// There is no record for a request now. Nothing was done, and its connection must wait.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub(crate) struct NoRecord {
-    is_large: bool,
-}
+pub(crate) struct NoRecord;
 
 /// A request that is about to be parked.
 #[derive(Clone, Copy)]
@@ -57,88 +62,128 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) key: Option<Key<'a>>,
     /// Whether the value is read for the reply.
     pub(crate) reads_value: bool,
+    /// Whether the request changes nothing, so that it may be forgotten (R4).
+    pub(crate) is_read: bool,
     /// The room to keep for its answer.
     pub(crate) room: AnswerRoom,
 }
 
+impl<'a> Outgoing<'a> {
+    /// A request that is about no key.
+    pub(crate) fn without_key(ask: Ask, text: &'a [u8]) -> Self {
+        let room = AnswerRoom::default();
+        Self { ask, text, key: None, reads_value: false, is_read: false, room }
+    }
+}
+
+/// A read that is parked.
+#[derive(Clone, Copy, Debug)]
+struct ParkedRead {
+    key_hash: u64,
+    /// [`NO_ENGINE`] if no read is parked. An `Option` would be larger.
+    engine: EngineIndex,
+}
+
+impl ParkedRead {
+    const NONE: Self = Self { key_hash: 0, engine: NO_ENGINE };
+}
+
 /// The records of one core.
 pub(crate) struct Records<E: Engine> {
-    small: Stock<E>,
-    large: Stock<E>,
-    /// Records without memory, for completed operations on files, which are not in use.
-    carriers: Chain<Parked<E>>,
-    /// Pieces of what this core has, for listings of other cores. The oldest comes first.
-    asked: Chain<Parked<E>>,
-}
-
-/// The records of one size.
-struct Stock<E: Engine> {
     /// Records that are not in use.
     spare: Chain<Parked<E>>,
-    /// The number of records that are in use.
+    /// The number of these, and the fewest since the last call of `trim`.
+    spare_count: usize,
+    spare_fewest: usize,
+    /// The number of records that are in use, and the bytes of the buffers of their texts.
     away: usize,
-    away_max: usize,
-    /// Bytes of text and bytes of answer of each.
-    bytes: [usize; 2],
+    text_bytes: usize,
     /// Connections that wait for a record, the one that has waited longest first (R1).
     waiting: VecDeque<ClientIndex>,
-}
-
-impl<E: Engine> Stock<E> {
-    const fn new(away_max: usize, bytes: [usize; 2]) -> Self {
-        Self { spare: Chain::new(), away: 0, away_max, bytes, waiting: VecDeque::new() }
-    }
-
-    fn take(&mut self) -> Option<Work<Parked<E>>> {
-        debug_assert!(self.away <= self.away_max, "R1");
-        if self.away == self.away_max {
-            return None;
-        }
-        self.away += 1;
-        let [text_bytes, answer_bytes] = self.bytes;
-        let spare = self.spare.pop();
-        Some(spare.unwrap_or_else(|| Work::new(Parked::new(text_bytes, answer_bytes))))
-    }
-
-    fn put_back(&mut self, work: Work<Parked<E>>) {
-        debug_assert!(self.away > 0, "what comes back was away");
-        self.away -= 1;
-        self.spare.push_first(work); // Its memory is in the caches.
-    }
-
-    fn may_resume(&self) -> bool {
-        !self.waiting.is_empty() && self.away <= self.away_max / 2
-    }
-
-    fn resume(&mut self, clients: &mut Clients<E::Pinned>) {
-        if self.may_resume() {
-            debug_assert!(self.away < self.away_max, "R1");
-            let resumed = self.waiting.len().min(RESUMED_MAX);
-            self.waiting.drain(..resumed).for_each(|connection| clients.has_record(connection));
-        }
-    }
+    /// They are resumed when no more records than these are in use.
+    resumes_at: usize,
+    /// Pieces of what this core has, for listings of other cores. The oldest comes first.
+    asked: Chain<Parked<E>>,
+    /// By reply slot (R4).
+    reads: Vec<ParkedRead>,
+    /// The second of the last call of `trim`.
+    trimmed: u32,
 }
 
 impl<E: Engine> Records<E> {
-    /// Makes the stocks of a core. No record is allocated yet.
+    /// What a record takes, in bytes: itself, and what finds it in the engine.
+    const RECORD_BYTES: usize = Work::<Parked<E>>::BYTES + WAITER_BYTES;
+
+    /// The records of a core. None is allocated yet.
     pub(crate) const fn new() -> Self {
         Self {
-            small: Stock::new(SMALL_MAX, [SMALL_TEXT_BYTES, SMALL_ANSWER_BYTES]),
-            large: Stock::new(LARGE_MAX, [TEXT_BYTES_MAX, ANSWER_BYTES_MAX]),
-            carriers: Chain::new(),
+            spare: Chain::new(),
+            spare_count: 0,
+            spare_fewest: 0,
+            away: 0,
+            text_bytes: 0,
+            waiting: VecDeque::new(),
+            resumes_at: 0,
             asked: Chain::new(),
+            reads: Vec::new(),
+            trimmed: 0,
         }
     }
 
     /// Adds a connection to those that wait for a record.
-    pub(crate) fn wait(&mut self, connection: ClientIndex, NoRecord { is_large }: NoRecord) {
-        let stock = self.stock(is_large);
-        debug_assert!(stock.away > 0, "a record comes back");
-        stock.waiting.push_back(connection);
+    pub(crate) fn wait(&mut self, connection: ClientIndex, _none: NoRecord) {
+        debug_assert!(self.away > 0, "R1: a record comes back");
+        self.waiting.push_back(connection);
+        self.resumes_at = self.away / 2;
     }
 
-    const fn stock(&mut self, is_large: bool) -> &mut Stock<E> {
-        if is_large { &mut self.large } else { &mut self.small }
+    /// Whether the records in use may take so many bytes more (R1). Cost: a load and a division.
+    fn may_take(&self, context: &Context, bytes: usize) -> bool {
+        let part = context.shared.budget.limit_bytes() / WAITING_PART / u64::from(context.cores());
+        let bytes_max = usize::try_from(part).unwrap_or(usize::MAX).max(WAITING_BYTES_MIN);
+        self.away == 0 || self.away * Self::RECORD_BYTES + self.text_bytes + bytes <= bytes_max
+    }
+
+    /// A record that is not in use. Cost: an allocation, if there is none (R2).
+    fn take(&mut self, context: &Context) -> Result<Work<Parked<E>>, NoRecord> {
+        match self.take_spare() {
+            Some(spare) => Ok(spare),
+            None if self.away == 0 => Ok(Self::make_ahead(context)),
+            None if context.shared.waiting.charge(Self::RECORD_BYTES) => {
+                Ok(Work::new(Parked::new()))
+            }
+            None => Err(NoRecord),
+        }
+    }
+
+    fn take_spare(&mut self) -> Option<Work<Parked<E>>> {
+        let spare = self.spare.pop()?;
+        self.spare_count -= 1;
+        self.spare_fewest = self.spare_fewest.min(self.spare_count);
+        Some(spare)
+    }
+
+    /// Makes a record, whether there is memory for it or not.
+    fn make_ahead(context: &Context) -> Work<Parked<E>> {
+        context.shared.waiting.charge_ahead(Self::RECORD_BYTES);
+        Work::new(Parked::new())
+    }
+
+    fn put_back(&mut self, context: &Context, mut work: Work<Parked<E>>) {
+        debug_assert!(self.away > 0, "what comes back was away");
+        self.away -= 1;
+        if let Some(text) = work.take_text() {
+            self.text_bytes -= text.capacity();
+            context.give_buffer(text);
+        }
+        context.give_buffer(std::mem::take(&mut work.answer.text));
+        drop(work.brought.take());
+        self.keep(work);
+    }
+
+    fn keep(&mut self, work: Work<Parked<E>>) {
+        self.spare.push_first(work); // Its memory is in the caches.
+        self.spare_count += 1;
     }
 
     /// Fills a record with a request of a connection to an executor, and keeps a reply slot and
@@ -156,45 +201,111 @@ impl<E: Engine> Records<E> {
         executor: Executor,
         outgoing: Outgoing<'_>,
     ) -> Result<Work<Parked<E>>, NoRecord> {
-        let Outgoing { ask, text, key, reads_value, room } = outgoing;
-        // A decoded key may follow the text.
-        let is_large = matches!(ask, Ask::Piece { .. })
-            || text.len() + KEY_BYTES_MAX > SMALL_TEXT_BYTES
-            || room.bytes() > SMALL_ANSWER_BYTES;
-        debug_assert!(text.len() <= TEXT_BYTES_MAX, "a large record has room for any request");
-        let mut work = self.stock(is_large).take().ok_or(NoRecord { is_large })?;
-        work.is_large = is_large;
-        work.fill(ask, text, key, reads_value, room.value_bytes);
+        let Outgoing { ask, text, key, reads_value, is_read, room } = outgoing;
+        let outside = key.filter(|key| place_in(text, key.bytes()).is_none());
+        let bytes = text.len() + outside.map_or(0, |key| key.bytes().len());
+        let is_long = bytes > TEXT_BYTES_OWN;
+        let text_bytes = if is_long { buffer_bytes(bytes) } else { 0 };
+        if !self.may_take(context, Self::RECORD_BYTES + text_bytes) {
+            return Err(NoRecord);
+        }
+        let mut work = self.take(context)?;
+        let buffer = if is_long { context.text_buffer(bytes, self.away == 0) } else { None };
+        if is_long && buffer.is_none() {
+            self.keep(work);
+            return Err(NoRecord);
+        }
+        self.away += 1;
+        self.text_bytes += buffer.as_ref().map_or(0, Vec::capacity);
+        work.fill(ask, text, key, reads_value, room, buffer);
         work.origin = context.core;
         work.executor = executor;
         work.slot = clients.keep_slot(connection, room);
         if context.log.is_on() {
             work.answer.descriptor = context.log.descriptor(connection);
         }
+        let read = match (work.key_hash(), executor) {
+            (Some(key_hash), Executor::Engine(engine)) if is_read => {
+                ParkedRead { key_hash, engine }
+            }
+            _ => ParkedRead::NONE,
+        };
+        self.note_read(work.slot, read);
         context.counters.parked.add(1);
         Ok(work)
     }
 
-    /// A record that brings a completed operation on a file to an engine. Cost: an
-    /// allocation only if more are on their way than ever before. There are no more than
-    /// operations.
-    pub(crate) fn carrier(
+    fn note_read(&mut self, SlotIndex(slot): SlotIndex, read: ParkedRead) {
+        let slot = slot as usize;
+        if slot >= self.reads.len() {
+            self.reads.resize(slot + 1, ParkedRead::NONE);
+        }
+        self.reads[slot] = read; // R4
+    }
+
+    /// A record that brings something to an engine for which no client waits. It is not counted in
+    /// R1: there are no more than operations on files, and than reads that are forgotten.
+    fn carrier(&mut self, context: &Context, engine: EngineIndex) -> Work<Parked<E>> {
+        let mut work = self.take_spare().unwrap_or_else(|| Self::make_ahead(context));
+        debug_assert!(matches!(work.brought, Brought::Nothing), "files, S3: it was applied");
+        (work.origin, work.executor) = (context.core, Executor::Engine(engine));
+        work
+    }
+
+    /// A record that brings a completed operation on a file to an engine.
+    pub(crate) fn completion(
         &mut self,
         context: &Context,
         engine: EngineIndex,
         completion: E::Completion,
     ) -> Work<Parked<E>> {
-        let carrier = self.carriers.pop();
-        let mut work = carrier.unwrap_or_else(|| Work::new(Parked::new(0, 0)));
-        debug_assert!(work.completion.is_none(), "files, S3: what it carried was applied");
-        (work.ask, work.completion) = (Ask::Completion, Some(completion));
-        (work.origin, work.executor) = (context.core, Executor::Engine(engine));
+        let mut work = self.carrier(context, engine);
+        (work.ask, work.brought) = (Ask::Completion, Brought::Completion(completion));
         work
+    }
+
+    /// Has reads forgotten whose clients have left (R4). Cost: a load, if there are none.
+    #[inline]
+    pub(crate) fn forget_gone(
+        &mut self,
+        context: &Context,
+        engines: &Engines<E>,
+        clients: &mut Clients<E::Pinned>,
+    ) {
+        if !clients.gone.is_empty() {
+            self.forget_some(context, engines, clients);
+        }
+    }
+
+    #[cold]
+    fn forget_some(
+        &mut self,
+        context: &Context,
+        engines: &Engines<E>,
+        clients: &mut Clients<E::Pinned>,
+    ) {
+        let mut held = HeldEngines::new(engines, context);
+        let from = clients.gone.len().saturating_sub(FORGOTTEN_PER_TICK_MAX);
+        for slot in clients.gone.drain(from..) {
+            // Its answer may have come meanwhile.
+            let read = self.reads.get(slot.0 as usize).copied();
+            let ParkedRead { key_hash, engine } = read.unwrap_or(ParkedRead::NONE);
+            if engine != NO_ENGINE && clients.slots.is_orphan(slot) {
+                let mut work = self.carrier(context, engine);
+                (work.ask, work.slot) = (Ask::Forget { key_hash }, slot);
+                held.park(work);
+            }
+        }
     }
 
     /// Whether requests are parked whose answers have not come back.
     pub(crate) const fn are_away(&self) -> bool {
-        self.small.away > 0 || self.large.away > 0
+        self.away > 0
+    }
+
+    /// Whether records are kept that are not in use.
+    pub(crate) const fn are_kept(&self) -> bool {
+        self.spare_count > 0
     }
 
     /// Whether other cores ask this one for pieces of what it has. Cost: a load.
@@ -210,14 +321,34 @@ impl<E: Engine> Records<E> {
 
     /// Whether connections wait for records, and half of these are back.
     pub(crate) fn may_resume(&self) -> bool {
-        self.small.may_resume() || self.large.may_resume()
+        !self.waiting.is_empty() && self.away <= self.resumes_at
     }
 
     /// Lists connections as resumable that wait for a record (R1).
     pub(crate) fn resume(&mut self, clients: &mut Clients<E::Pinned>) {
         if self.may_resume() {
-            self.small.resume(clients);
-            self.large.resume(clients);
+            let resumed = self.waiting.len().min(RESUMED_MAX);
+            self.waiting.drain(..resumed).for_each(|connection| clients.has_record(connection));
+        }
+    }
+
+    /// Frees the records that were not used for [`KEPT_SECONDS`] (R2). Called when a second begins.
+    pub(crate) fn trim(&mut self, context: &Context, second: u32) {
+        if second < self.trimmed + KEPT_SECONDS {
+            return;
+        }
+        self.trimmed = second;
+        if context.core == CoreIndex(0) {
+            context.shared.waiting.trim();
+        }
+        for work in std::iter::from_fn(|| self.spare.pop()).take(self.spare_fewest) {
+            drop(work);
+            context.shared.waiting.refund(Self::RECORD_BYTES);
+        }
+        self.spare_count -= self.spare_fewest;
+        self.spare_fewest = self.spare_count;
+        if self.away == 0 && self.reads.len() > KEPT_READS_MAX {
+            self.reads = Vec::new();
         }
     }
 
@@ -241,25 +372,27 @@ impl<E: Engine> Records<E> {
                 self.asked.push(work);
                 continue;
             }
-            if work.ask == Ask::Completion {
-                self.carriers.push_first(work);
+            if matches!(work.ask, Ask::Completion | Ask::Forget { .. }) {
+                self.keep(work);
                 continue;
             }
-            if let Ask::Piece { ended, .. } = work.ask {
-                let connection = clients.slots.connection(work.slot);
-                let lines = listed((work.executor, connection), &work.answer.text, ended);
-                clients.piece(work.slot, lines);
-            } else {
-                let fence = fence_of(work.engine(), work.answer.durability);
-                let Parked { slot, ref answer, ref mut value, .. } = *work;
-                clients.answered(slot, Answered { text: &answer.text, value, fence });
+            match work.brought.take() {
+                Brought::Ended(ended) => {
+                    let connection = clients.slots.connection(work.slot);
+                    let lines = listed((work.executor, connection), &work.answer.text, ended);
+                    clients.piece(work.slot, lines);
+                }
+                brought => {
+                    let mut value = match brought {
+                        Brought::Value(value) => Some(value),
+                        _upload_of_no_use => None,
+                    };
+                    let fence = work.answer.fence(work.engine());
+                    let text = &work.answer.text;
+                    clients.answered(work.slot, Answered { text, value: &mut value, fence });
+                }
             }
-            self.put_back(work);
+            self.put_back(context, work);
         }
-    }
-
-    fn put_back(&mut self, mut work: Work<Parked<E>>) {
-        work.upload = None;
-        self.stock(work.is_large).put_back(work);
     }
 }

@@ -6,29 +6,36 @@
 //! Downstream: nothing. No method looks at all requests that wait.
 //!
 //! ```text
-//! by key:     hash -> request -> request -> request        the first one may be executed
-//! by ticket:  7    -> request -> request                   not named yet
-//! ready:              request -> request                   named, and first of their keys
+//! by key:     hash -> request -> request -> request        the first one has a ticket or is ready
+//! by ticket:  7    -> hash                                 not named yet
+//! for room:   hash, hash                                   as with a ticket; there is one for all
+//! ready:      hash, hash                                   keys whose first request is ready
 //! ```
 //!
 //! Invariants:
 //! - W1  Requests for one key are taken out in the order in which they were added. Two keys with
 //!   one hash count as one key.
-//! - W2  A request is in the list of its ticket until the ticket is named. After that, or without a
-//!   ticket, it is ready if it is the first of its key. So a request that is ready is never
-//!   forgotten: it joins the ready ones when its ticket is named or when it becomes the first of
-//!   its key, whichever is later.
+//! - W2  Only the first request of a key has a ticket, which no other request shares, except that
+//!   for room. Once the ticket is named, or if it has none, its key is in the list of ready ones.
+//!   So a request that is ready is never forgotten, and all requests for a key wait for one fetch.
+//! - W3  A read whose client has left is removed, unless its ticket was named, or others wait
+//!   behind it for what it fetches. Then it is removed when it is alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use kachel_engine::Engine;
-use kachel_stdx::Work;
+use kachel_engine::{Engine, Ticket};
+use kachel_stdx::{Chain, Work};
 
 use crate::waiting::parked::Parked;
 
-/// The end of a list.
-const NONE: u32 = u32::MAX;
+/// The memory that a request takes here, in bytes: its entries by key and by ticket, in tables that
+/// may be half empty.
+pub(crate) const WAITER_BYTES: usize = 128;
+/// Keys for which the memory stays when nothing waits any more: 100 KB an engine.
+const KEPT_KEYS_MAX: usize = 1024;
+/// The most requests for one key among which one is looked for to be removed (W3).
+const LOOKED_MAX: usize = 64;
 
 /// Hashes a number that no client chooses freely: a secret hash, or a ticket.
 #[derive(Default)]
@@ -50,37 +57,21 @@ impl Hasher for NumberHasher {
     }
 }
 
-type ByNumber = HashMap<u64, List, BuildHasherDefault<NumberHasher>>;
+type ByNumber<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 
-/// The ends of a list of requests.
-#[derive(Clone, Copy)]
-struct List {
-    first: u32,
-    last: u32,
-}
-
-/// The place of a request in a [`Waiters`].
+/// The key of a request that was taken out of a [`Waiters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u32);
-
-struct Waiter<E: Engine> {
-    /// `None` while the place is free.
-    work: Option<Work<Parked<E>>>,
-    key_hash: u64,
-    /// Whether its ticket was not named yet (W2).
-    is_late: bool,
-    next_of_key: u32,
-    /// The next one in the list of its ticket, among the ready ones, or of the free places.
-    next: u32,
-}
+pub(crate) struct Place(u64);
 
 /// The requests that wait for one engine.
 pub(crate) struct Waiters<E: Engine> {
-    places: Vec<Waiter<E>>,
-    free: u32,
-    by_key: ByNumber,
-    by_ticket: ByNumber,
-    ready: List,
+    by_key: ByNumber<Chain<Parked<E>>>,
+    /// The hash of the key of each ticket that was not named, without [`Ticket::ROOM`].
+    by_ticket: ByNumber<u64>,
+    /// The hashes of the keys whose first request waits for room.
+    for_room: Vec<u64>,
+    /// The hashes of the keys whose first request is ready (W2).
+    ready: VecDeque<u64>,
     count: usize,
 }
 
@@ -88,11 +79,10 @@ impl<E: Engine> Waiters<E> {
     /// Nothing waits, and there is no memory for it.
     pub(crate) fn new() -> Self {
         Self {
-            places: Vec::new(),
-            free: NONE,
             by_key: ByNumber::default(),
             by_ticket: ByNumber::default(),
-            ready: List { first: NONE, last: NONE },
+            for_room: Vec::new(),
+            ready: VecDeque::new(),
             count: 0,
         }
     }
@@ -105,8 +95,8 @@ impl<E: Engine> Waiters<E> {
 
     /// Whether a request can be executed now. Cost: a load.
     #[inline]
-    pub(crate) const fn are_ready(&self) -> bool {
-        self.ready.first != NONE
+    pub(crate) fn are_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Whether a request for this key waits. Cost: a load if nothing waits, else a lookup.
@@ -115,149 +105,168 @@ impl<E: Engine> Waiters<E> {
         self.count > 0 && self.by_key.contains_key(&key_hash)
     }
 
-    /// Whether a request waits for this ticket.
-    pub(crate) fn have_ticket(&self, ticket: u64) -> bool {
-        self.count > 0 && self.by_ticket.contains_key(&ticket)
+    /// Whether a request waits for room. Cost: a load.
+    pub(crate) const fn await_room(&self) -> bool {
+        !self.for_room.is_empty()
     }
 
-    /// Adds a request about a key: behind those for the same key, and to those of its ticket if it
-    /// has one. Cost: two lookups; an allocation only if more requests wait than ever before.
-    pub(crate) fn add(&mut self, work: Work<Parked<E>>) {
+    /// Adds a request about a key, behind those for the same key. If there are any, returns its
+    /// ticket, which the caller gives back (W2). Cost: two lookups; an allocation only if more
+    /// requests wait than before.
+    #[must_use]
+    pub(crate) fn add(&mut self, mut work: Work<Parked<E>>) -> Option<Ticket> {
         let key_hash = work.key_hash().expect("only a request about a key is delayed");
-        let ticket = work.ticket.as_ref().map(|ticket| ticket.0);
-        let place = self.place(Waiter {
-            work: Some(work),
-            key_hash,
-            is_late: ticket.is_some(),
-            next_of_key: NONE,
-            next: NONE,
-        });
         self.count += 1;
-        let is_first = match self.by_key.get_mut(&key_hash) {
-            Some(list) => {
-                let last = std::mem::replace(&mut list.last, place);
-                self.places[last as usize].next_of_key = place;
-                false
-            }
-            None => self.by_key.insert(key_hash, List { first: place, last: place }).is_none(),
-        };
+        if let Some(earlier) = self.by_key.get_mut(&key_hash) {
+            let unused = work.ticket.take();
+            earlier.push(work);
+            return unused;
+        }
+        let ticket = work.ticket.as_ref().map(|ticket| ticket.0);
+        let mut first = Chain::new();
+        first.push(work);
+        self.by_key.insert(key_hash, first);
+        self.await_ticket(key_hash, ticket);
+        None
+    }
+
+    fn await_ticket(&mut self, key_hash: u64, ticket: Option<u64>) {
         match ticket {
-            Some(ticket) => self.await_ticket(place, ticket),
-            None if is_first => self.push_ready(place),
-            None => {} // W2
-        }
-    }
-
-    fn place(&mut self, waiter: Waiter<E>) -> u32 {
-        if self.free == NONE {
-            self.places.push(waiter);
-            return u32::try_from(self.places.len() - 1).expect("records are bounded");
-        }
-        let place = self.free;
-        let free = std::mem::replace(&mut self.places[place as usize], waiter);
-        debug_assert!(free.work.is_none(), "a place that is used is not free");
-        self.free = free.next;
-        place
-    }
-
-    fn await_ticket(&mut self, place: u32, ticket: u64) {
-        debug_assert!(self.places[place as usize].is_late, "W2");
-        let list = self.by_ticket.entry(ticket).or_insert(List { first: NONE, last: NONE });
-        append(&mut self.places, list, place);
-    }
-
-    fn push_ready(&mut self, place: u32) {
-        debug_assert!(!self.places[place as usize].is_late, "W2");
-        append(&mut self.places, &mut self.ready, place);
-    }
-
-    /// Notes that the engine has named a ticket as ready. Cost: a lookup, and a step for each
-    /// request of the ticket.
-    pub(crate) fn wake(&mut self, ticket: u64) {
-        let Some(List { first, .. }) = self.by_ticket.remove(&ticket) else { return };
-        let mut next = first;
-        while next != NONE {
-            let place = next;
-            let waiter = &mut self.places[place as usize];
-            next = std::mem::replace(&mut waiter.next, NONE);
-            waiter.is_late = false;
-            if self.by_key[&waiter.key_hash].first == place {
-                self.push_ready(place); // W2
+            None => self.ready.push_back(key_hash),
+            Some(ticket) if ticket == Ticket::ROOM.0 => self.for_room.push(key_hash),
+            Some(ticket) => {
+                let other = self.by_ticket.insert(ticket, key_hash);
+                debug_assert!(other.is_none(), "W2");
             }
         }
     }
 
-    /// Takes the next request that is ready, which stays the first of its key until the caller
+    /// Notes that the engine has named a ticket as ready. Cost: a lookup; for the ticket for room a
+    /// step for each request.
+    pub(crate) fn wake(&mut self, ticket: u64) {
+        if ticket == Ticket::ROOM.0 {
+            self.ready.extend(self.for_room.drain(..));
+        } else {
+            self.ready.extend(self.by_ticket.remove(&ticket));
+        }
+    }
+
+    /// Takes the next request that is ready. Others for its key stay behind it until the caller
     /// passes its place to [`Self::finish`] or [`Self::delay`].
     pub(crate) fn next_ready(&mut self) -> Option<(Place, Work<Parked<E>>)> {
-        let place = self.ready.first;
-        let waiter = self.places.get_mut(place as usize)?;
-        self.ready.first = std::mem::replace(&mut waiter.next, NONE);
-        if self.ready.first == NONE {
-            self.ready.last = NONE;
-        }
-        let work = waiter.work.take().expect("W2: what is ready waits");
-        debug_assert!(self.by_key[&waiter.key_hash].first == place, "W1");
-        Some((Place(place), work))
+        let key_hash = self.ready.pop_front()?;
+        let of_key = self.by_key.get_mut(&key_hash).expect("W2: what is ready waits");
+        let work = of_key.pop().expect("W2: what is ready waits");
+        Some((Place(key_hash), work))
     }
 
-    /// Ends the wait of a request that was executed. The next one for its key may be ready then.
-    pub(crate) fn finish(&mut self, Place(place): Place) {
-        let waiter = &mut self.places[place as usize];
-        debug_assert!(waiter.work.is_none() && waiter.next == NONE, "it was taken");
-        let next = waiter.next_of_key;
-        waiter.next = std::mem::replace(&mut self.free, place);
-        let key_hash = waiter.key_hash;
+    /// Ends the wait of a request that was executed. The next one for its key is ready then.
+    pub(crate) fn finish(&mut self, Place(key_hash): Place) {
         self.count -= 1;
-        if next == NONE {
-            self.by_key.remove(&key_hash);
-        } else if let Some(list) = self.by_key.get_mut(&key_hash) {
-            list.first = next;
-            if !self.places[next as usize].is_late {
-                self.push_ready(next); // W2
-            }
+        let of_key = self.by_key.get(&key_hash).expect("W1: its key stays until it is finished");
+        if of_key.is_empty() {
+            self.remove_key(key_hash);
+        } else {
+            self.ready.push_back(key_hash); // W2
+        }
+    }
+
+    fn remove_key(&mut self, key_hash: u64) {
+        let removed = self.by_key.remove(&key_hash);
+        debug_assert!(removed.is_none_or(|of_key| of_key.is_empty()), "W1");
+        if self.count == 0 && self.by_key.capacity() > KEPT_KEYS_MAX {
+            debug_assert!(self.by_ticket.is_empty() && !self.are_ready(), "W2");
+            *self = Self::new();
         }
     }
 
     /// Has a request wait again, which the engine has delayed once more.
-    pub(crate) fn delay(&mut self, Place(place): Place, work: Work<Parked<E>>) {
+    pub(crate) fn delay(&mut self, Place(key_hash): Place, work: Work<Parked<E>>) {
         let ticket = work.ticket.as_ref().expect("it was delayed").0;
-        let waiter = &mut self.places[place as usize];
-        debug_assert!(waiter.work.is_none() && !waiter.is_late, "it was taken");
-        (waiter.work, waiter.is_late) = (Some(work), true);
-        self.await_ticket(place, ticket);
+        let of_key = self.by_key.get_mut(&key_hash).expect("W1: its key stays");
+        of_key.push_first(work);
+        self.await_ticket(key_hash, Some(ticket));
     }
-}
 
-fn append<E: Engine>(places: &mut [Waiter<E>], list: &mut List, place: u32) {
-    debug_assert!(places[place as usize].next == NONE, "it is in one list");
-    match list.last {
-        NONE => list.first = place,
-        last => places[last as usize].next = place,
+    /// Notes that the client of a read has left: `gone` names the core and the slot of the read.
+    /// Returns the reads that are removed (W3), with their tickets, which the caller gives
+    /// back. Cost: a few lookups, and a step for each of the first `LOOKED_MAX` requests for the
+    /// key.
+    pub(crate) fn forget(&mut self, key_hash: u64, gone: &Parked<E>) -> Chain<Parked<E>> {
+        let mut removed = Chain::new();
+        let Some(of_key) = self.by_key.get_mut(&key_hash) else { return removed };
+        let (mut before, mut looked) = (Chain::new(), 0);
+        while looked < LOOKED_MAX
+            && let Some(mut work) = of_key.pop()
+        {
+            looked += 1;
+            if !work.waits_as(gone) {
+                before.push(work);
+                continue;
+            }
+            if before.is_empty() {
+                work.is_gone = true;
+                before.push(work);
+            } else {
+                removed.push(work);
+                self.count -= 1;
+            }
+            break;
+        }
+        before.append(std::mem::take(of_key));
+        *of_key = before;
+        removed.append(self.forget_alone(key_hash));
+        removed
     }
-    list.last = place;
+
+    /// Removes the first request for a key if its client has left, its ticket was not named, and no
+    /// other request waits for the key (W3).
+    fn forget_alone(&mut self, key_hash: u64) -> Chain<Parked<E>> {
+        let of_key = self.by_key.get_mut(&key_hash).expect("the caller has looked");
+        let ticket = match (of_key.iter().next(), of_key.iter().nth(1)) {
+            (Some(first), None) if first.is_gone => first.ticket.as_ref().map(|ticket| ticket.0),
+            _ => None,
+        };
+        if ticket.is_none_or(|ticket| self.by_ticket.remove(&ticket).is_none()) {
+            return Chain::new();
+        }
+        let alone = std::mem::take(of_key);
+        self.count -= 1;
+        self.remove_key(key_hash);
+        alone
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use kachel_cache::Cache;
-    use kachel_engine::{KeyHasher, Seeds, Ticket};
+    use kachel_engine::{KeyHasher, Seeds};
+    use kachel_net::SlotIndex;
 
     use super::*;
-    use crate::waiting::parked::Ask;
+    use crate::waiting::parked::tests::parked;
 
-    /// A request for a key; the text tells it from others.
-    fn request(key: &str, ticket: Option<u64>) -> Work<Parked<Cache>> {
+    /// A request for a key; its text and its slot tell it from others.
+    fn request(text: &str, ticket: Option<u64>) -> Work<Parked<Cache>> {
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1);
-        let mut parked = Parked::new(0, 0);
-        let key_bytes = key.split('/').next().expect("a part").as_bytes();
-        parked.fill(Ask::Line, key.as_bytes(), Some(hasher.key(key_bytes)), false, 0);
+        let (key, number) = text.split_once('/').expect("a key and a number");
+        let mut parked = parked(text.as_bytes(), Some(hasher.key(key.as_bytes())));
+        parked.slot = SlotIndex(number.parse().expect("a number"));
         parked.ticket = ticket.map(Ticket);
         Work::new(parked)
     }
 
-    fn text(work: &Work<Parked<Cache>>) -> String {
+    fn text(work: &Parked<Cache>) -> String {
         String::from_utf8_lossy(work.text()).into_owned()
+    }
+
+    /// Waiters to which these requests were added, and the tickets that were given back.
+    fn waiters(requests: &[(&str, Option<u64>)]) -> (Waiters<Cache>, Vec<u64>) {
+        let mut waiters = Waiters::new();
+        let add = |&(text, ticket): &(&str, _)| waiters.add(request(text, ticket));
+        let unused = requests.iter().filter_map(add).map(|Ticket(unused)| unused);
+        let unused = unused.collect();
+        (waiters, unused)
     }
 
     /// Takes and finishes all that is ready.
@@ -270,31 +279,44 @@ mod tests {
         taken
     }
 
+    fn forget(waiters: &mut Waiters<Cache>, gone: &str) -> Vec<(String, Option<u64>)> {
+        let gone = request(gone, None);
+        let removed = waiters.forget(gone.key_hash().expect("it has a key"), &gone);
+        let shown = |work: &Parked<Cache>| (text(work), work.ticket.as_ref().map(|known| known.0));
+        removed.iter().map(shown).collect()
+    }
+
+    fn assert_empty(waiters: &Waiters<Cache>) {
+        assert!(waiters.count() == 0 && !waiters.are_ready() && !waiters.await_room());
+        assert!(waiters.by_key.is_empty() && waiters.by_ticket.is_empty());
+    }
+
     #[test]
     fn requests_are_woken_by_their_ticket_and_keep_the_order_of_their_key() {
-        let mut waiters = Waiters::new();
-        for (key, ticket) in
-            [("a/1", Some(7)), ("b/1", Some(8)), ("a/2", None), ("a/3", Some(9)), ("c/1", Some(7))]
-        {
-            waiters.add(request(key, ticket));
-        }
-        assert!(!waiters.are_ready() && waiters.count() == 5);
+        let (mut waiters, unused) = waiters(&[
+            ("a/1", Some(7)),
+            ("b/1", Some(8)),
+            ("a/2", None),
+            ("a/3", Some(9)),
+            ("c/1", Some(0)),
+        ]);
+        assert_eq!(unused, [9], "they wait for one fetch");
+        assert!(!waiters.are_ready() && waiters.count() == 5 && waiters.await_room());
         waiters.wake(9);
-        assert!(!waiters.are_ready(), "W1: it is behind others");
         waiters.wake(1);
+        assert!(!waiters.are_ready());
         waiters.wake(7);
+        waiters.wake(0);
         assert_eq!(run(&mut waiters), ["a/1", "c/1", "a/2", "a/3"]);
         assert_eq!(waiters.count(), 1);
         waiters.wake(8);
         assert_eq!(run(&mut waiters), ["b/1"]);
-        assert!(waiters.count() == 0 && waiters.by_key.is_empty() && waiters.by_ticket.is_empty());
+        assert_empty(&waiters);
     }
 
     #[test]
     fn a_request_that_is_delayed_again_stays_before_those_behind_it() {
-        let mut waiters = Waiters::new();
-        waiters.add(request("a/1", Some(1)));
-        waiters.add(request("a/2", None));
+        let (mut waiters, _) = waiters(&[("a/1", Some(1)), ("a/2", None)]);
         waiters.wake(1);
         let (place, mut work) = waiters.next_ready().expect("it was named");
         assert!(waiters.next_ready().is_none() && waiters.count() == 2);
@@ -307,15 +329,50 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again() {
+    fn a_read_whose_client_has_left_is_removed_once_no_other_waits_for_its_fetch() {
+        let (mut waiters, _) = waiters(&[("a/1", Some(1)), ("a/2", None), ("a/3", None)]);
+        assert_eq!(forget(&mut waiters, "b/1"), []);
+        assert_eq!(forget(&mut waiters, "a/9"), []);
+        assert_eq!(forget(&mut waiters, "a/2"), [("a/2".to_owned(), None)]);
+        assert_eq!(forget(&mut waiters, "a/1"), [], "another waits for its fetch");
+        let both = [("a/3".to_owned(), None), ("a/1".to_owned(), Some(1))];
+        assert_eq!(forget(&mut waiters, "a/3"), both);
+        assert_empty(&waiters);
+    }
+
+    #[test]
+    fn a_read_whose_ticket_was_named_is_executed_though_its_client_has_left() {
+        let (mut waiters, _) = waiters(&[("a/1", Some(1)), ("b/1", Some(0))]);
+        waiters.wake(1);
+        assert_eq!(forget(&mut waiters, "a/1"), []);
+        assert_eq!(forget(&mut waiters, "b/1"), [], "room is not fetched for it");
+        waiters.wake(0);
+        assert_eq!(run(&mut waiters), ["a/1", "b/1"]);
+        assert_empty(&waiters);
+    }
+
+    #[test]
+    fn a_read_behind_many_others_stays_and_keeps_its_place() {
+        let requests: Vec<_> = (0..LOOKED_MAX + 5).map(|number| format!("a/{number}")).collect();
+        let ticket = |number: usize| (number == 0).then_some(1);
+        let added =
+            requests.iter().enumerate().map(|(number, text)| (text.as_str(), ticket(number)));
+        let (mut waiters, _) = waiters(&added.collect::<Vec<_>>());
+        assert_eq!(forget(&mut waiters, requests.last().expect("some")), []);
+        waiters.wake(1);
+        assert_eq!(run(&mut waiters), requests);
+    }
+
+    #[test]
+    fn the_memory_of_a_crowd_is_freed_when_nothing_waits() {
         let mut waiters = Waiters::new();
-        for round in 0..10 {
-            for key in ["a", "b", "c"] {
-                waiters.add(request(key, Some(round)));
-            }
-            waiters.wake(round);
-            assert_eq!(run(&mut waiters).len(), 3);
+        let number = KEPT_KEYS_MAX as u64 + 1;
+        for ticket in 1..=number {
+            let unused = waiters.add(request(&format!("key{ticket}/1"), Some(ticket)));
+            assert_eq!(unused, None);
         }
-        assert_eq!(waiters.places.len(), 3);
+        (1..=number).for_each(|ticket| waiters.wake(ticket));
+        assert_eq!(run(&mut waiters).len() as u64, number);
+        assert_eq!(waiters.by_key.capacity() + waiters.by_ticket.capacity(), 0);
     }
 }

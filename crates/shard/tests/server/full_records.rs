@@ -9,7 +9,8 @@ const FILLERS: usize = 8;
 
 /// Two shards whose cores keep to their own, so that half of all requests are parked.
 fn parking() -> World {
-    World::new(WorldOptions { shards: 2, crew: false, ..WorldOptions::default() })
+    let memory_bytes = 4 << 20; // An eighth of it is for requests that wait.
+    World::new(WorldOptions { shards: 2, crew: false, memory_bytes, ..WorldOptions::default() })
 }
 
 /// Uses up the records of shard 0. Shard 1, whose key `key` is, does not turn meanwhile.

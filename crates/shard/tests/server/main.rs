@@ -4,6 +4,7 @@ mod allocation;
 mod binary;
 mod certificates;
 mod clocks;
+mod cold_reads;
 mod crew;
 mod crawling;
 mod detail;

@@ -32,6 +32,9 @@ unsafe impl<W: Send> Send for Work<W> {}
 unsafe impl<W: Sync> Sync for Work<W> {}
 
 impl<W> Work<W> {
+    /// The size of a node, in bytes.
+    pub const BYTES: usize = size_of::<Node<W>>();
+
     /// Puts `work` into a node. Cost: an allocation.
     pub fn new(work: W) -> Self {
         Self(NonNull::from(Box::leak(Box::new(Node { next: null_mut(), work }))))

@@ -11,10 +11,11 @@
 //!   next bytes is at most as large as the bytes received so far, plus a block or two. A connection
 //!   that closes gives all of it back.
 //! - I2  This core frees memory for the value in the engine whose items take most memory, then in
-//!   the other engines in turn. It skips an engine that another core holds, and tries again in the
-//!   next tick. The value is refused only if no engine has anything left to evict. Where a core
-//!   takes only its home engines (`engines`, E3), the engine that will own the value frees memory
-//!   for it, then the other engines do in turn. The connection waits meanwhile.
+//!   the other engines in turn. If the room is on its way, or only engines are left that other
+//!   cores hold, it leaves a request for the room with such an engine (`backlog`), and tries again
+//!   when that is answered. The value is refused only if no engine has anything left to evict.
+//!   Where a core takes only its home engines (`engines`, E3), the engine that will own the value
+//!   frees memory for it, then the other engines do in turn. The connection waits meanwhile.
 //! - I3  If there is no memory for a value, it is read to its end and then refused, so that the
 //!   next request is found.
 //! - I4  A value that is whole is stored in the same tick, unless there is no record to park its
@@ -157,6 +158,16 @@ impl<U> Uploads<U> {
     }
 }
 
+/// The result of making room for an upload.
+enum MadeRoom {
+    /// There is room.
+    Made,
+    /// The room is on its way in this engine, or another core holds the engine.
+    Await(EngineIndex),
+    /// The engines that were asked have nothing left to evict.
+    Refused,
+}
+
 /// How often engines must have nothing to evict before a value is refused; twice each if there are
 /// many engines. Once is not enough: for a moment, all memory may be in other uploads.
 const ASKS_MAX: u32 = 32;
@@ -168,15 +179,13 @@ impl<U> Uploading<U> {
         self.value_bytes_left == 0 && self.trailer_bytes == self.trailer_bytes_max
     }
 
-    /// Frees memory for the next `bytes` bytes (I2). Returns whether there is room. If not, the
-    /// room is on its way, other cores hold engines, or the engines that were asked have nothing
-    /// left to evict.
+    /// Frees memory for the next `bytes` bytes (I2).
     fn make_room<E: Engine>(
         &mut self,
         context: &Context,
         engines: &Engines<E>,
         bytes: usize,
-    ) -> bool {
+    ) -> MadeRoom {
         let count = context.engines();
         let mut asks = 1;
         if engines.are_open_to_all() {
@@ -187,22 +196,22 @@ impl<U> Uploading<U> {
         }
         let first = self.asked_next;
         debug_assert!(first.0 < count && bytes > 0, "an engine of this process makes room");
-        let mut is_held = false;
+        let mut held = None;
         for asked in (0..asks).map(|ask| EngineIndex((first.0 + ask) % count)) {
             let Some(mut engine) = engines.take(asked, context) else {
-                is_held = true;
+                held = held.or(Some(asked));
                 continue;
             };
             match engine.make_upload_room(bytes, &context.now()) {
-                Room::Made => return true,
-                // Nothing more is evicted until the next tick.
-                Room::OnTheWay => return false,
-                // The next tick begins with the first engine that another core holds now.
-                Room::Refused if is_held => {}
+                Room::Made => return MadeRoom::Made,
+                // Nothing more is evicted until the room has come.
+                Room::OnTheWay => return MadeRoom::Await(asked),
+                // The first engine that another core holds is the next one.
+                Room::Refused if held.is_some() => {}
                 Room::Refused => self.count_ask(count),
             }
         }
-        false
+        held.map_or(MadeRoom::Refused, MadeRoom::Await)
     }
 
     /// Counts an engine that had no room, or whose core was asked for room. The next one is tried
@@ -278,7 +287,8 @@ impl<'a, E: Engine> Values<'a, E> {
 
     /// Writes received bytes to the upload. If memory is full, makes room for them first (I2), or
     /// gives the upload up (I3). Returns `false` if the bytes are not written yet: the connection
-    /// then waits for the next tick, for the answer of another core, or for a record.
+    /// then waits for an engine, for a record, or for the next tick. It waits for the next tick
+    /// only after engines were asked, which is bounded.
     fn write(&mut self, connection: ConnectionIndex, value: &[u8]) -> bool {
         let Self { context, engines, uploads, .. } = self;
         let uploading = uploads.get_mut(connection).expect("the connection is uploading");
@@ -295,10 +305,18 @@ impl<'a, E: Engine> Values<'a, E> {
                 self.ask_for_room(connection, asked, value.len());
                 return false;
             }
-            let is_made = uploading.make_room(context, engines, value.len());
-            // Another core may have taken what was freed. Then the connection asks again.
-            is_written = is_made
-                && uploading.upload.as_mut().is_some_and(|upload| upload.write(value).is_ok());
+            match uploading.make_room(context, engines, value.len()) {
+                // Another core may have taken what was freed. Then the connection asks again.
+                MadeRoom::Made => {
+                    let upload = uploading.upload.as_mut();
+                    is_written = upload.is_some_and(|upload| upload.write(value).is_ok());
+                }
+                MadeRoom::Await(engine) => {
+                    self.ask_for_room(connection, engine, value.len());
+                    return false;
+                }
+                MadeRoom::Refused => {}
+            }
         }
         if is_written {
             uploading.asked = 0;
@@ -308,10 +326,10 @@ impl<'a, E: Engine> Values<'a, E> {
         is_written
     }
 
-    /// Asks the home core of an engine to make room, because this core may not take the engine.
+    /// Leaves a request with an engine to make room, because this core may not take the engine,
+    /// another core holds it, or the room is on its way.
     fn ask_for_room(&mut self, connection: ConnectionIndex, asked: EngineIndex, bytes: usize) {
         let Self { context, engines, clients, records, uploads, .. } = self;
-        debug_assert!(!engines.may_take(asked, context), "engines, E3");
         let outgoing = Outgoing::without_key(Ask::MakeRoom { bytes }, b"");
         let work = match records.prepare(
             context,
@@ -326,8 +344,10 @@ impl<'a, E: Engine> Values<'a, E> {
             }
         };
         drop(engines.park(work, context));
-        if let Some(uploading) = uploads.get_mut(connection) {
-            uploading.count_ask(context.engines());
+        if let Some(uploading) = uploads.get_mut(connection)
+            && !engines.may_take(asked, context)
+        {
+            uploading.count_ask(context.engines()); // It may answer that there is nothing to evict.
         }
         clients.pause(context, connection, Waiting::Answers);
     }

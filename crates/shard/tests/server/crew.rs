@@ -376,6 +376,37 @@ fn a_store_whose_room_is_still_read_waits_and_evicts_nothing_more() {
     world.audit();
 }
 
+/// The fault: each tick tried again to make room for a value that was being received.
+#[test]
+fn a_large_value_whose_room_is_still_read_waits_for_its_reader() {
+    let options = WorldOptions { shards: 2, memory_bytes: 3 << 20, ..WorldOptions::default() };
+    let mut world = World::new(options);
+    let client = world.connect();
+    let value = "v".repeat(1_000);
+    for number in 0..6_000 {
+        let set = format!("set {} 0 0 1000\r\n{value}\r\n", key(number));
+        assert_eq!(world.ask(&client, set.as_bytes()), b"STORED\r\n");
+    }
+    let mut reader = world.pool().register_reader().expect("a place");
+    let large = "l".repeat(900_000);
+    client.write(format!("set large 0 0 {}\r\n{large}\r\n", large.len()).as_bytes());
+    world.rest();
+    assert_eq!(client.read(), b"", "it waits");
+    let ticks = |world: &World| world.sum(|counters| &counters.ticks);
+    let before = ticks(&world);
+    for _ in 0..5 {
+        assert!(reader.round_over(), "an upload waits for it");
+        world.engines.call_for_room();
+        world.rest();
+    }
+    assert!(reader.sleep() || client.read() == b"STORED\r\n");
+    world.engines.call_for_room();
+    world.rest();
+    assert!(ticks(&world) - before < 200, "{} ticks", ticks(&world) - before);
+    assert_eq!(client.read(), b"STORED\r\n");
+    world.audit();
+}
+
 /// A world whose memory is full of small items of shard 1, and a key of shard 0.
 fn filled_by_shard_1() -> (World, FarEnd, String) {
     let options =

@@ -12,7 +12,7 @@
 //!   operation stores belongs to the same flush epoch.
 //! - I3  The CAS tokens of one shard only grow, except tokens that a client chose (`E`).
 //!
-//! CAS tokens are `count * shards + shard`: unique in the process without a shared counter.
+//! CAS tokens are `count * engines + engine`: unique in the process without a shared counter.
 
 use std::sync::Arc;
 
@@ -53,41 +53,41 @@ const SLOTS_MIN: u64 = 1 << 16;
 /// Slots of the index of a model. The index can be split twice.
 const MODEL_SLOTS: u64 = 8;
 
-/// The smallest budget in bytes with which each of `shards` shards has room for an item.
-pub const fn budget_bytes_min(shards: u16) -> u64 {
-    (Table::BUDGET_BYTES_MIN + Segments::budget_bytes_min()) * shards as u64
+/// The smallest budget in bytes with which each of `engines` engines has room for an item.
+pub const fn budget_bytes_min(engines: u16) -> u64 {
+    (Table::BUDGET_BYTES_MIN + Segments::budget_bytes_min()) * engines as u64
 }
 
-/// Address space that the indexes of all `shards` over `pool` reserve, in bytes.
-pub(crate) fn index_bytes(pool: &Pool, shards: u16) -> u64 {
-    u64::from(shards) * Table::reserved_bytes(slots_max(pool.bytes_max(), shards))
+/// Address space that the indexes of all `engines` over `pool` reserve, in bytes.
+pub(crate) fn index_bytes(pool: &Pool, engines: u16) -> u64 {
+    u64::from(engines) * Table::reserved_bytes(slots_max(pool.bytes_max(), engines))
 }
 
-/// The most slots of one shard's index, for `bytes_max` of items in all shards.
+/// The most slots of one engine's index, for `bytes_max` of items in all engines.
 ///
-/// The smallest item takes 24 bytes, which bounds the number of items. Partitions give each shard
+/// The smallest item takes 24 bytes, which bounds the number of items. Partitions give each engine
 /// an even part of the keys. Twice that part is enough, unless clients choose their keys for one
-/// shard. So the bound of all indexes together does not grow with the number of shards.
-fn slots_max(bytes_max: u64, shards: u16) -> u64 {
+/// engine. So the bound of all indexes together does not grow with the number of engines.
+fn slots_max(bytes_max: u64, engines: u16) -> u64 {
     if cfg!(loom) {
         return MODEL_SLOTS;
     }
     let items_max = bytes_max / ITEM_BYTES_MIN;
-    (items_max * 2 / u64::from(shards.max(2))).max(SLOTS_MIN)
+    (items_max * 2 / u64::from(engines.max(2))).max(SLOTS_MIN)
 }
 
-/// The shard of the process that a cache belongs to.
+/// Which engine of the process a cache is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardOf {
-    /// The shard's number, below `shards`.
-    pub shard: u16,
-    /// The number of shards.
-    pub shards: u16,
+pub struct EngineOf {
+    /// The number of the engine, below `engines`.
+    pub engine: u16,
+    /// The number of engines.
+    pub engines: u16,
 }
 
-impl ShardOf {
-    /// The only shard of a process.
-    pub const ONE: Self = Self { shard: 0, shards: 1 };
+impl EngineOf {
+    /// The only engine of a process.
+    pub const ONE: Self = Self { engine: 0, engines: 1 };
 }
 
 /// The in-memory engine of one shard. One core at a time uses it. Any other core can read through a
@@ -100,7 +100,7 @@ pub struct Cache {
     pub(crate) options: EngineOptions,
     pub(crate) cas_count: u64,
     pub(crate) cas_stride: u64,
-    pub(crate) cas_shard: u64,
+    pub(crate) cas_engine: u64,
     /// The memory that values of deleted items take.
     pub(crate) leases: Leases,
     /// The budget of the process.
@@ -119,7 +119,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Makes an empty cache for one of the shards that share the pool and its budget.
+    /// Makes an empty cache for one of the engines that share the pool and its budget.
     ///
     /// Errors: the index's address space cannot be reserved.
     pub fn new(
@@ -127,23 +127,23 @@ impl Cache {
         budget: Arc<Budget>,
         hasher: KeyHasher,
         options: EngineOptions,
-        ShardOf { shard, shards }: ShardOf,
+        EngineOf { engine, engines }: EngineOf,
     ) -> std::io::Result<Self> {
-        assert!(shard < shards, "a shard is one of {shards}");
+        assert!(engine < engines, "an engine is one of {engines}");
         let segment_options = SegmentOptions {
             evict: options.evict,
             cas: options.cas,
-            shard,
+            shard: engine,
             item_overhead_bytes: options.nominal_bytes(0, 0, 0),
         };
         Ok(Self {
-            table: Table::new(Arc::clone(&budget), slots_max(pool.bytes_max(), shards))?,
+            table: Table::new(Arc::clone(&budget), slots_max(pool.bytes_max(), engines))?,
             segments: Segments::new(pool, segment_options)?,
             hasher,
             options,
             cas_count: 0,
-            cas_stride: u64::from(shards),
-            cas_shard: u64::from(shard),
+            cas_stride: u64::from(engines),
+            cas_engine: u64::from(engine),
             leases: Leases::default(),
             budget,
             dead_found: DeadFound::default(),
@@ -166,7 +166,7 @@ impl Cache {
     pub(crate) fn next_cas(&mut self) -> u64 {
         debug_assert!(self.cas_count < u64::MAX / self.cas_stride - 1, "I3: tokens only grow");
         self.cas_count += 1;
-        self.cas_count * self.cas_stride + self.cas_shard
+        self.cas_count * self.cas_stride + self.cas_engine
     }
 
     /// The token of a new item, if it has one. A remnant has one even if other items have none.

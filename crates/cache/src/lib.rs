@@ -30,7 +30,7 @@ mod stats;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use cache::{Cache, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min};
+pub use cache::{Cache, EngineOf, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX, budget_bytes_min};
 pub use engine::CacheCommon;
 pub use item::CachedItem;
 /// The memory that all shards of a process share.

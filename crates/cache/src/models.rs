@@ -22,7 +22,7 @@ use kachel_stdx::model::explore;
 use loom::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use loom::thread;
 
-use crate::{Cache, CacheReader, ShardOf};
+use crate::{Cache, CacheReader, EngineOf};
 
 const NOW: u32 = 100;
 /// A value. Its first byte identifies it.
@@ -62,7 +62,7 @@ impl Owner {
     fn new() -> Self {
         // A segment, its line, and its part of the table of blocks.
         let segment_bytes = (SEGMENT_BYTES_MIN + 64 + 2 * 32) as u64;
-        let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
+        let options = PoolOptions { engines: 1, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(Arc::new(Budget::new(3 * segment_bytes)), options);
         let budget = Arc::new(Budget::new(1 << 20));
         let options = EngineOptions {
@@ -72,7 +72,7 @@ impl Owner {
             leases: LeaseOptions::DEFAULT,
         };
         let pool = pool.expect("address space");
-        let cache = Cache::new(pool, budget, hasher(), options, ShardOf::ONE);
+        let cache = Cache::new(pool, budget, hasher(), options, EngineOf::ONE);
         Self {
             cache: cache.expect("address space"),
             acknowledged: Arc::new(AtomicU64::new(0)),

@@ -11,7 +11,7 @@ use kachel_host::Region;
 use kachel_segment::{Pool, PoolOptions};
 use kachel_stdx::SizeClassOptions;
 
-use crate::cache::{Cache, ShardOf, budget_bytes_min, index_bytes};
+use crate::cache::{Cache, EngineOf, budget_bytes_min, index_bytes};
 
 /// How the caches of a process are made, besides what every engine needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +35,7 @@ impl OpenEngines for CacheOpener {
         let &Opening { engines, cores, hasher, options, ref budget, budget_bytes_max, .. } =
             opening;
         let pool_options = PoolOptions {
-            shards: engines,
+            engines,
             cores,
             reserve_bytes: budget_bytes_max,
             huge: self.huge,
@@ -45,8 +45,8 @@ impl OpenEngines for CacheOpener {
         let bytes = index_bytes(&pool, engines) + opening.process_bytes;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         Region::reserve(bytes, false, "indexes, threads and buffers")?;
-        let cache = |shard| {
-            let of = ShardOf { shard, shards: engines };
+        let cache = |engine| {
+            let of = EngineOf { engine, engines };
             Cache::new(Arc::clone(&pool), Arc::clone(budget), hasher, options, of)
         };
         (0..engines).map(cache).collect()

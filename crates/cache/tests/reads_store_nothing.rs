@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use kachel_cache::{Cache, CacheReader, Pool, PoolOptions, ShardOf};
+use kachel_cache::{Cache, CacheReader, EngineOf, Pool, PoolOptions};
 use kachel_engine::{
     Block, ClockOrigin, DeadFound, EngineOptions, GetTerms, KeyHasher, LeaseOptions, Now,
     Operation, ReadAnswer, ReadBeside, Seeds, Ttl, Value, apply,
@@ -119,7 +119,7 @@ fn a_read_stores_nothing_once_reads_are_counted() {
     let before = writable();
     let (hasher, budget) =
         (KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1), Arc::new(Budget::new(BYTES)));
-    let pool = PoolOptions { shards: 1, reserve_bytes: BYTES, ..PoolOptions::default() };
+    let pool = PoolOptions { engines: 1, reserve_bytes: BYTES, ..PoolOptions::default() };
     let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
     let options = EngineOptions {
         evict: true,
@@ -127,7 +127,7 @@ fn a_read_stores_nothing_once_reads_are_counted() {
         item_bytes_max: 1 << 20,
         leases: LeaseOptions::DEFAULT,
     };
-    let cache = Cache::new(Arc::clone(&pool), budget, hasher, options, ShardOf::ONE);
+    let cache = Cache::new(Arc::clone(&pool), budget, hasher, options, EngineOf::ONE);
     let mut cache = cache.expect("address space");
     let now = ClockOrigin::new(0, 1_800_000_000).at(0);
     for number in 0..ITEMS {

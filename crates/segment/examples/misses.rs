@@ -110,7 +110,7 @@ impl Cache {
     fn new(limit_bytes: u64, keys: usize) -> Self {
         let budget = Arc::new(Budget::new(limit_bytes));
         let options =
-            PoolOptions { shards: 1, reserve_bytes: limit_bytes, ..PoolOptions::default() };
+            PoolOptions { engines: 1, reserve_bytes: limit_bytes, ..PoolOptions::default() };
         let pool = Pool::new(budget, options).expect("address space");
         let segments = Segments::new(
             pool,

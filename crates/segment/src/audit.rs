@@ -447,7 +447,7 @@ mod tests {
     }
 
     fn pool() -> Arc<Pool> {
-        let options = PoolOptions { shards: 1, reserve_bytes: 4 << 20, ..PoolOptions::default() };
+        let options = PoolOptions { engines: 1, reserve_bytes: 4 << 20, ..PoolOptions::default() };
         Pool::new(Arc::new(Budget::new(4 << 20)), options).expect("address space")
     }
 

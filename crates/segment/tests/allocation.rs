@@ -19,7 +19,7 @@ const VALUE_BYTES: usize = 9 << 20;
 #[test]
 fn large_values_die_without_an_allocation() {
     let budget = Arc::new(Budget::new(64 << 20));
-    let options = PoolOptions { shards: 1, ..PoolOptions::default() };
+    let options = PoolOptions { engines: 1, ..PoolOptions::default() };
     let pool = Pool::new(budget, options).expect("address space");
     let upload = |_| -> Upload {
         let mut upload = pool.begin_upload(VALUE_BYTES).expect("less than all memory");

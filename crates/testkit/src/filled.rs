@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
+use kachel_cache::{Cache, EngineOf, Pool, PoolOptions};
 use kachel_engine::{
     BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, Extensions as _, GetTerms, Key,
     KeyHasher, LeaseOptions, Lookup, Now, Operation, Seeds, Ttl, Value, apply, get,
@@ -67,7 +67,8 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Filled<KEY_BYTES, VALUE_B
         assert!(shards > 0 && items > 0, "some shard holds some item");
         let budget = Arc::new(Budget::new((items * 256).max(64 << 20)));
         let reserve_bytes = budget.limit_bytes();
-        let pool_options = PoolOptions { shards, reserve_bytes, huge, ..PoolOptions::default() };
+        let pool_options =
+            PoolOptions { engines: shards, reserve_bytes, huge, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, shards);
         let options = EngineOptions {
@@ -77,9 +78,10 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Filled<KEY_BYTES, VALUE_B
             leases: LeaseOptions::DEFAULT,
         };
         let now = ClockOrigin::new(0, 1_800_000_000).at(0);
-        let new = |shard| {
+        let new = |engine| {
             let (pool, budget) = (Arc::clone(&pool), Arc::clone(&budget));
-            let cache = Cache::new(pool, budget, hasher, options, ShardOf { shard, shards });
+            let of = EngineOf { engine, engines: shards };
+            let cache = Cache::new(pool, budget, hasher, options, of);
             Self { cache: cache.expect("address space"), hasher, now }
         };
         let mut filled: Vec<Self> = (0..shards).map(new).collect();

@@ -131,7 +131,7 @@ impl Cache {
 
     /// No token above this one was given by this cache, except those that clients chose.
     pub const fn greatest_cas(&self) -> u64 {
-        self.cas_count * self.cas_stride + self.cas_shard
+        self.cas_count * self.cas_stride + self.cas_engine
     }
 
     /// Gives only tokens above `greatest` from now on (I2).

@@ -9,7 +9,7 @@ use kachel_host::Budget;
 use super::Restored;
 use super::block::{BLOCK_BYTES_MAX, BLOCK_FULL_BYTES, BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
 use super::head::{CAS_MAX, FileHead, HEAD_BYTES, Unfit, hash};
-use crate::{Cache, Pool, PoolOptions, SavedItem, ShardOf};
+use crate::{Cache, EngineOf, Pool, PoolOptions, SavedItem};
 
 const OPTIONS: EngineOptions = EngineOptions {
     evict: true,
@@ -22,18 +22,18 @@ fn now_in(second: u32) -> Now {
     ClockOrigin::new(0, 1_800_000_000).at(u64::from(second - 2) * 1_000_000_000)
 }
 
-fn cache(megabytes: u64, options: EngineOptions, shards: u16) -> Cache {
+fn cache(megabytes: u64, options: EngineOptions, engines: u16) -> Cache {
     let budget = Arc::new(Budget::new(megabytes << 20));
     let pool = PoolOptions {
-        shards,
-        cores: shards,
+        engines,
+        cores: engines,
         reserve_bytes: megabytes << 20,
         huge: false,
         classes: crate::SizeClassOptions::default(),
     };
     let pool = Pool::new(Arc::clone(&budget), pool).expect("memory");
     let hasher = KeyHasher::new(Seeds { hash_keys: [3, 4] }, 1);
-    let of = ShardOf { shard: shards - 1, shards };
+    let of = EngineOf { engine: engines - 1, engines };
     Cache::new(pool, budget, hasher, options, of).expect("memory")
 }
 

@@ -14,7 +14,7 @@ use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
 use kachel_testkit::Random;
 
-use crate::cache::{Cache, ShardOf};
+use crate::cache::{Cache, EngineOf};
 
 const KEYS: u64 = 500;
 const BATCHES: u32 = 4000;
@@ -29,7 +29,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let budget = Arc::new(Budget::new(16 << 20));
-        let pool = PoolOptions { shards: 1, reserve_bytes: 16 << 20, ..PoolOptions::default() };
+        let pool = PoolOptions { engines: 1, reserve_bytes: 16 << 20, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
         let options = EngineOptions {
@@ -38,7 +38,7 @@ impl World {
             item_bytes_max: 1 << 20,
             leases: LeaseOptions::DEFAULT,
         };
-        let cache = Cache::new(pool, budget, hasher, options, ShardOf::ONE).expect("space");
+        let cache = Cache::new(pool, budget, hasher, options, EngineOf::ONE).expect("space");
         let now = ClockOrigin::new(0, 1_800_000_000).start();
         Self { cache, hasher, now, values: HashMap::new() }
     }

@@ -17,7 +17,7 @@ use kachel_segment::{Pool, PoolOptions};
 use kachel_stdx::Reader;
 use kachel_testkit::Random;
 
-use crate::cache::{Cache, ShardOf};
+use crate::cache::{Cache, EngineOf};
 use crate::reader::CacheReader;
 
 const KEYS: u64 = 3000;
@@ -121,7 +121,7 @@ impl Pair {
     fn new() -> Self {
         let bytes = 2 << 20;
         let budget = Arc::new(Budget::new(bytes));
-        let pool = PoolOptions { shards: 1, reserve_bytes: bytes, ..PoolOptions::default() };
+        let pool = PoolOptions { engines: 1, reserve_bytes: bytes, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
         let hasher = KeyHasher::new(SEEDS, 1);
         let options = EngineOptions {
@@ -130,7 +130,7 @@ impl Pair {
             item_bytes_max: 1 << 20,
             leases: LeaseOptions::DEFAULT,
         };
-        let mut cache = Cache::new(pool, budget, hasher, options, ShardOf::ONE).expect("space");
+        let mut cache = Cache::new(pool, budget, hasher, options, EngineOf::ONE).expect("space");
         let store = Arc::new(Store::default());
         assert!(cache.report_changes(Arc::clone(&store) as Arc<dyn Copies>));
         let round = Mutex::new(cache.common().register_core().expect("a place"));

@@ -15,7 +15,7 @@ use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
 use kachel_table::{INSERT_SLOTS_MAX, MERGE_SLOTS_MAX, STEP_BYTES_MAX};
 
-use crate::cache::{Cache, GROWTH_SLOTS_MAX, MAINTENANCE_ITEMS_MAX, ShardOf};
+use crate::cache::{Cache, EngineOf, GROWTH_SLOTS_MAX, MAINTENANCE_ITEMS_MAX};
 
 /// The most items of the test.
 const ITEMS: u64 = if cfg!(debug_assertions) { 300_000 } else { 10_000_000 };
@@ -148,7 +148,7 @@ impl Watched {
     fn new() -> Self {
         let budget = Arc::new(Budget::new(ITEMS * ITEM_BYTES));
         let reserve_bytes = budget.limit_bytes();
-        let options = PoolOptions { shards: 1, reserve_bytes, ..PoolOptions::default() };
+        let options = PoolOptions { engines: 1, reserve_bytes, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
         let options = EngineOptions {
@@ -157,7 +157,7 @@ impl Watched {
             item_bytes_max: 1 << 20,
             leases: LeaseOptions::DEFAULT,
         };
-        let engine = Cache::new(pool, Arc::clone(&budget), hasher, options, ShardOf::ONE)
+        let engine = Cache::new(pool, Arc::clone(&budget), hasher, options, EngineOf::ONE)
             .expect("address space");
         let now = ClockOrigin::new(0, 1_800_000_000).at(0);
         Self { budget, engine, hasher, now, most: [Work::default(); 4], tick: Work::default() }

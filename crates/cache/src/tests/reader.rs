@@ -16,7 +16,7 @@ use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
 use kachel_testkit::Random;
 
-use crate::{BLOCK_BYTES, Cache, CachePinned, CacheReader, CacheUpload, ShardOf};
+use crate::{BLOCK_BYTES, Cache, CachePinned, CacheReader, CacheUpload, EngineOf};
 
 /// An owner, and a core that reads beside it.
 struct Pair {
@@ -56,7 +56,7 @@ fn life(step: LifeStep) -> LifeTerms {
 impl Pair {
     fn new(bytes: u64) -> Self {
         let budget = Arc::new(Budget::new(bytes));
-        let options = PoolOptions { shards: 1, reserve_bytes: bytes, ..PoolOptions::default() };
+        let options = PoolOptions { engines: 1, reserve_bytes: bytes, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [7, 9] }, 1);
         let options = EngineOptions {
@@ -65,7 +65,7 @@ impl Pair {
             item_bytes_max: 1 << 20,
             leases: LeaseOptions::DEFAULT,
         };
-        let cache = Cache::new(Arc::clone(&pool), budget, hasher, options, ShardOf::ONE);
+        let cache = Cache::new(Arc::clone(&pool), budget, hasher, options, EngineOf::ONE);
         let mut cache = cache.expect("address space");
         let owner = cache.common().register_core().expect("a place");
         cache.enter(owner.place(), &at_second(100));

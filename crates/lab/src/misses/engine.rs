@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use kachel_cache::{Cache, CacheCommon, Pool, PoolOptions, ShardOf, budget_bytes_min};
+use kachel_cache::{Cache, CacheCommon, EngineOf, Pool, PoolOptions, budget_bytes_min};
 use kachel_engine::{
     Block, ClockOrigin, Common as _, Cursor, Engine as _, EngineOptions, Extensions as _,
     INLINE_VALUE_BYTES_MAX, KeyHasher, LeaseOptions, Now, Operation, ReceiveValue as _, Room,
@@ -114,13 +114,13 @@ impl InProcess {
         }
         let budget = Arc::new(Budget::new(memory_bytes));
         let options =
-            PoolOptions { shards: 1, reserve_bytes: memory_bytes, ..PoolOptions::default() };
+            PoolOptions { engines: 1, reserve_bytes: memory_bytes, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).map_err(failed)?;
         let hasher = KeyHasher::new(Seeds { hash_keys: [seed, !seed] }, 1);
         let leases = LeaseOptions::DEFAULT;
         let options =
             EngineOptions { evict: true, cas: true, item_bytes_max: ITEM_BYTES_MAX, leases };
-        let mut cache = Cache::new(pool, budget, hasher, options, ShardOf::ONE).map_err(failed)?;
+        let mut cache = Cache::new(pool, budget, hasher, options, EngineOf::ONE).map_err(failed)?;
         let now = ClockOrigin::new(0, i64::from(START_UNIX_S)).at(0);
         let common = cache.common();
         let core = common.register_core().ok_or("too many engines")?;

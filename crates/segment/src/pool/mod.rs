@@ -90,9 +90,9 @@ const SEGMENTS_FEW_MAX: usize = 16;
 /// How a [`Pool`] is laid out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PoolOptions {
-    /// Shards that will share the pool; with the budget's limit it decides the segment size.
-    pub shards: u16,
-    /// Cores that read items beside their owners, if they are more than the shards.
+    /// Engines that will share the pool; with the budget's limit it decides the segment size.
+    pub engines: u16,
+    /// Cores that read items beside their owners, if they are more than the engines.
     pub cores: u16,
     /// Address space to reserve: the highest limit that the budget will ever have. The pool
     /// reserves at least the current limit.
@@ -128,7 +128,7 @@ pub struct Pool {
     pub(crate) flush_word: FlushWord,
     /// The size classes by which items are counted.
     pub size_classes: Arc<SizeClasses>,
-    shards: u16,
+    engines: u16,
     /// Segments in the arena.
     segments: u32,
     /// Segments handed out at least once; those above were never touched.
@@ -176,7 +176,7 @@ impl Pool {
     /// Errors: when the kernel refuses the address space, or a location could not name it (128
     /// TiB).
     pub fn new(budget: Arc<Budget>, options: PoolOptions) -> io::Result<Arc<Self>> {
-        let segment_bytes = segment_bytes_for(budget.limit_bytes(), options.shards);
+        let segment_bytes = segment_bytes_for(budget.limit_bytes(), options.engines);
         let reserve_bytes = options.reserve_bytes.max(budget.limit_bytes());
         let segments = u32::try_from(reserve_bytes.div_ceil(segment_bytes as u64))
             .ok()
@@ -184,7 +184,7 @@ impl Pool {
             .ok_or(io::ErrorKind::InvalidInput)?;
         let bytes = segments as usize * segment_bytes;
         let blocks = bytes / BLOCK_BYTES;
-        let places = options.shards.max(options.cores);
+        let places = options.engines.max(options.cores);
         Ok(Arc::new(Self {
             arena: Arena::reserve(bytes, segment_bytes, options.huge)?,
             metas: Metas::reserve(segments as usize)?,
@@ -193,7 +193,7 @@ impl Pool {
             extents: ExtentTable::reserve(blocks)?,
             flush_word: FlushWord::default(),
             size_classes: Arc::new(SizeClasses::new(options.classes)),
-            shards: options.shards.max(1),
+            engines: options.engines.max(1),
             segments,
             touched: AtomicU32::new(0),
             released: AtomicU32::new(0),
@@ -275,7 +275,7 @@ impl Pool {
     /// Segments that one shard owns when memory is shared out evenly.
     pub(crate) fn fair_share(&self) -> usize {
         let segments = self.budget.limit_bytes() / self.charge_bytes();
-        segments as usize / usize::from(self.shards)
+        segments as usize / usize::from(self.engines)
     }
 
     /// The segment that `at` lies in.
@@ -479,13 +479,13 @@ impl Pool {
 
     /// Whether several shards share the pool and few segments are free.
     pub(crate) fn is_scarce(&self) -> bool {
-        self.shards > 1 && self.free_segments() <= SCARCE_SEGMENTS * u64::from(self.shards)
+        self.engines > 1 && self.free_segments() <= SCARCE_SEGMENTS * u64::from(self.engines)
     }
 
     /// Asks the shards above their share for a segment, because a shard below its share found none.
     pub(crate) fn ask(&self) {
-        let shards = u32::from(self.shards);
-        if shards > 1 && self.asked.load(Ordering::Relaxed) < shards {
+        let engines = u32::from(self.engines);
+        if engines > 1 && self.asked.load(Ordering::Relaxed) < engines {
             self.asked.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -652,8 +652,8 @@ impl fmt::Debug for Pool {
 }
 
 /// The power of two that gives each shard about `SEGMENTS_PER_SHARD` segments, within the limits.
-fn segment_bytes_for(limit_bytes: u64, shards: u16) -> usize {
-    let share = limit_bytes / u64::from(shards.max(1));
+fn segment_bytes_for(limit_bytes: u64, engines: u16) -> usize {
+    let share = limit_bytes / u64::from(engines.max(1));
     let share = usize::try_from(share).unwrap_or(usize::MAX);
     let are_few = share / SEGMENT_BYTES_USUAL_MIN <= SEGMENTS_FEW_MAX;
     let least = if are_few { SEGMENT_BYTES_MIN } else { SEGMENT_BYTES_USUAL_MIN };

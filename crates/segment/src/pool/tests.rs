@@ -16,7 +16,7 @@ fn segments_are_a_256th_of_a_shards_share() {
 #[test]
 fn a_segment_comes_back_once_no_reader_can_be_in_it() {
     let budget = Arc::new(Budget::new(1 << 20));
-    let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
+    let options = PoolOptions { engines: 1, reserve_bytes: 0, ..PoolOptions::default() };
     let pool = Pool::new(Arc::clone(&budget), options).expect("a megabyte of addresses");
     let mut reader = pool.register_reader().expect("a place");
     let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0, None)).collect();
@@ -39,7 +39,7 @@ fn a_segment_comes_back_once_no_reader_can_be_in_it() {
 #[test]
 fn what_the_table_of_blocks_backs_is_charged() {
     let budget = Arc::new(Budget::new(16 << 20));
-    let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
+    let options = PoolOptions { engines: 1, reserve_bytes: 0, ..PoolOptions::default() };
     let pool = Pool::new(Arc::clone(&budget), options).expect("addresses");
     // Values of one block: as many extents as blocks.
     let mut uploads = Vec::new();
@@ -59,7 +59,7 @@ fn what_the_table_of_blocks_backs_is_charged() {
 #[test]
 fn idle_segments_stay_charged_until_released() {
     let budget = Arc::new(Budget::new(1 << 20));
-    let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
+    let options = PoolOptions { engines: 1, reserve_bytes: 0, ..PoolOptions::default() };
     let pool = Pool::new(Arc::clone(&budget), options).expect("a megabyte of addresses");
     let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0, None)).collect();
     assert_eq!(taken.len(), 31, "32 segments and their lines do not fit");

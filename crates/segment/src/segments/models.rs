@@ -54,7 +54,7 @@ impl Shard {
         // A segment, its line, and its part of the table of blocks.
         let segment_bytes = crate::SEGMENT_BYTES_MIN + 64 + 2 * 32;
         let budget = Arc::new(Budget::new(3 * segment_bytes as u64));
-        let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
+        let options = PoolOptions { engines: 1, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(budget, options).expect("address space");
         let table = Table::new(Arc::new(Budget::new(1 << 20)), 4).expect("a few words");
         let options = SegmentOptions { evict: false, cas: false, shard: 0, item_overhead_bytes: 0 };

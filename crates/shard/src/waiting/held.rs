@@ -126,7 +126,7 @@ mod tests {
     use std::rc::Rc;
     use std::sync::Arc;
 
-    use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
+    use kachel_cache::{Cache, EngineOf, Pool, PoolOptions};
     use kachel_engine::{ClockOrigin, Common as _, EngineOptions, KeyHasher, LeaseOptions, Seeds};
     use kachel_host::Budget;
     use kachel_io::ManualClock;
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_core_holds_as_many_engines_as_a_batch_has_requests_and_no_more() {
         let budget = Arc::new(Budget::new(64 << 20));
-        let options = PoolOptions { shards: SHARDS, reserve_bytes: 0, ..PoolOptions::default() };
+        let options = PoolOptions { engines: SHARDS, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, SHARDS);
         let options = EngineOptions {
@@ -155,7 +155,7 @@ mod tests {
             leases: LeaseOptions::DEFAULT,
         };
         let caches = (0..SHARDS).map(|shard| {
-            let of = ShardOf { shard, shards: SHARDS };
+            let of = EngineOf { engine: shard, engines: SHARDS };
             let cache = Cache::new(Arc::clone(&pool), Arc::clone(&budget), hasher, options, of);
             cache.expect("address space")
         });

@@ -75,7 +75,7 @@ impl Shard {
     ) -> [Self; N] {
         let budget = Arc::new(Budget::new(cut_for_bytes));
         let options =
-            PoolOptions { shards: N as u16, reserve_bytes: limit_bytes, ..PoolOptions::default() };
+            PoolOptions { engines: N as u16, reserve_bytes: limit_bytes, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         budget.set_limit_bytes(limit_bytes);
         std::array::from_fn(|shard| {

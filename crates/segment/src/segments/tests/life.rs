@@ -286,7 +286,7 @@ fn a_segment_that_another_shard_is_entering_in_its_books_is_not_taken_for_ones_o
 #[test]
 fn a_shard_that_came_late_gets_its_share() {
     let budget = Arc::new(Budget::new(16 << 20));
-    let options = PoolOptions { shards: 2, reserve_bytes: 0, ..PoolOptions::default() };
+    let options = PoolOptions { engines: 2, reserve_bytes: 0, ..PoolOptions::default() };
     let pool = Pool::new(budget, options).expect("address space");
     let mut shards: Vec<(Segments, MapIndex)> = (0..2)
         .map(|shard| {

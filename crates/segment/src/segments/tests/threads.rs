@@ -95,7 +95,7 @@ impl Side {
 #[test]
 fn shards_on_two_threads_share_one_pool() {
     let budget = Arc::new(Budget::new(12 << 20));
-    let options = PoolOptions { shards: 2, reserve_bytes: 0, ..PoolOptions::default() };
+    let options = PoolOptions { engines: 2, reserve_bytes: 0, ..PoolOptions::default() };
     let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
     let ((sent_0, received_1), (sent_1, received_0)) = (channel(), channel());
     let sides =
@@ -138,7 +138,7 @@ fn shards_on_two_threads_share_one_pool() {
 fn pins_that_come_and_go_on_many_threads_leave_the_count_exact() {
     const VALUES: usize = 3;
     let budget = Arc::new(Budget::new(12 << 20));
-    let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
+    let options = PoolOptions { engines: 1, reserve_bytes: 0, ..PoolOptions::default() };
     let pool = Pool::new(budget, options).expect("address space");
     let options = SegmentOptions { evict: true, cas: true, shard: 0, item_overhead_bytes: 0 };
     let segments = Segments::new(Arc::clone(&pool), options).expect("address space");

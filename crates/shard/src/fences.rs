@@ -2,8 +2,8 @@
 //! are durable.
 //!
 //! Upstream:   `clients` notes a fence with each reply that needs one.
-//! Downstream: `tick` has `send` look at the clients whose fence is reached; the durable word of
-//!             the engine.
+//! Downstream: `tick` has `send` look at the clients whose fence is reached or lost; the durable
+//!             word of the engine.
 //!
 //! ```text
 //! reply with At(n) --> outbox: a slot with a fence --+-- durable word reaches n --> dirty --> sent
@@ -12,10 +12,11 @@
 //!
 //! Invariants:
 //! - F1  For each fence in an outbox of this core, its sequence and client are listed under its
-//!   engine until the durable word has reached the sequence. A client that is gone may be listed.
+//!   engine until the durable word has reached the sequence, or the sequence is lost. A client that
+//!   is gone may be listed.
 //! - F2  Before this core sleeps, it sets its bit at each engine for which it lists a fence, and
 //!   then looks at the durable words for the last time. A core that releases an engine whose word
-//!   has advanced takes all bits of that engine, and wakes these cores. Between each one's write
+//!   has changed takes all bits of that engine, and wakes these cores. Between each one's write
 //!   and its read stands a sequentially consistent fence, so not both miss (Dekker).
 //! - F3  After each tick there are at most twice as many fences as reply slots in use, and
 //!   `STALE_MAX` more. An outbox has a slot for each of its fences. So the fences of clients that

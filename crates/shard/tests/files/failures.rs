@@ -42,39 +42,52 @@ fn check_idle(server: &mut Server) {
     }
 }
 
+/// Servers of several cores, whose clients are dealt to them in turn.
+fn of_several_cores(engines: u16) -> impl Iterator<Item = Server> {
+    let numbers = [(2, true), (2, false), (3, false)].into_iter();
+    numbers.map(move |(shards, crew)| {
+        let mut server = Server::in_memory(WorldOptions { shards, crew, ..options(engines) });
+        server.about = format!("{shards} cores, crew: {crew}, memory");
+        server
+    })
+}
+
 #[test]
 fn a_value_that_cannot_be_read_closes_the_connections_that_ask_for_it() {
-    Server::each(options(ENGINES), |mut server| {
-        let mut other = server.connect();
-        fill(&mut server, &mut other);
-        server.lose_files();
-        let asks = [
-            "get key1\r\n",
-            "get hit key2 hit\r\n",
-            "gets key3\r\n",
-            "gat 0 key4\r\n",
-            "mg key5 v\r\n",
-            "append key6 0 0 1\r\nx\r\n",
-            "incr key7 1\r\n",
-            "lease-get key8\r\n",
-            "get key1\r\n",
-        ];
-        for asked in asks {
-            let mut client = server.connect();
-            let before = if asked.contains("hit") { "VALUE hit 0 0\r\n\r\n" } else { "" };
-            let asked = format!("get hit\r\n{asked}get hit\r\n");
-            check(&mut server, &mut client, &asked, &[HIT, before].concat(), true);
-        }
-        server.heal();
-        check(&mut server, &mut other, "get hit\r\n", HIT, false);
-        let set = "set key1 0 0 3\r\nnew\r\nget key1\r\n";
-        let stored = "STORED\r\nVALUE key1 0 3\r\nnew\r\nEND\r\n";
-        check(&mut server, &mut other, set, stored, false);
-        check(&mut server, &mut other, "get key1\r\n", &stored[8..], false);
-        check(&mut server, &mut other, "delete key2\r\nget key2\r\n", "DELETED\r\nEND\r\n", false);
-        check(&mut server, &mut other, "get hit\r\nget key3\r\n", HIT, true);
-        check_idle(&mut server);
-    });
+    Server::each(options(ENGINES), reads_fail);
+    of_several_cores(ENGINES).for_each(reads_fail);
+}
+
+fn reads_fail(mut server: Server) {
+    let mut other = server.connect();
+    fill(&mut server, &mut other);
+    server.lose_files();
+    let asks = [
+        "get key1\r\n",
+        "get hit key2 hit\r\n",
+        "gets key3\r\n",
+        "gat 0 key4\r\n",
+        "mg key5 v\r\n",
+        "append key6 0 0 1\r\nx\r\n",
+        "incr key7 1\r\n",
+        "lease-get key8\r\n",
+        "get key1\r\n",
+    ];
+    for asked in asks {
+        let mut client = server.connect();
+        let before = if asked.contains("hit") { "VALUE hit 0 0\r\n\r\n" } else { "" };
+        let asked = format!("get hit\r\n{asked}get hit\r\n");
+        check(&mut server, &mut client, &asked, &[HIT, before].concat(), true);
+    }
+    server.heal();
+    check(&mut server, &mut other, "get hit\r\n", HIT, false);
+    let set = "set key1 0 0 3\r\nnew\r\nget key1\r\n";
+    let stored = "STORED\r\nVALUE key1 0 3\r\nnew\r\nEND\r\n";
+    check(&mut server, &mut other, set, stored, false);
+    check(&mut server, &mut other, "get key1\r\n", &stored[8..], false);
+    check(&mut server, &mut other, "delete key2\r\nget key2\r\n", "DELETED\r\nEND\r\n", false);
+    check(&mut server, &mut other, "get hit\r\nget key3\r\n", HIT, true);
+    check_idle(&mut server);
 }
 
 fn a_write_fails(mut server: Server) {
@@ -103,6 +116,7 @@ fn a_write_fails(mut server: Server) {
 #[test]
 fn what_a_failed_write_has_lost_reaches_no_client_and_stores_are_refused() {
     a_write_fails(Server::in_memory(options(1)));
+    of_several_cores(1).for_each(a_write_fails);
     Server::each_small(options(1), a_write_fails);
 }
 

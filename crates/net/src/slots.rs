@@ -69,10 +69,6 @@ pub struct Fence {
     pub sequence: u64,
 }
 
-/// The fence of a slot that has none: no engine has this number. An `Option` would make each slot
-/// larger.
-const NO_FENCE: Fence = Fence { engine: u16::MAX, sequence: 0 };
-
 #[derive(Debug)]
 struct Slot<S> {
     next: u32,
@@ -84,8 +80,8 @@ struct Slot<S> {
     last_chunk: u32,
     client: ClientIndex,
     orphaned: bool,
-    /// What must come before the slot is sent, and all behind it (`outbox`, I6), or [`NO_FENCE`].
-    fence: Fence,
+    /// What must come before the slot is sent, and all behind it (`outbox`, I6).
+    fence: Option<Fence>,
     stream: Option<Stream<S>>,
 }
 
@@ -158,7 +154,7 @@ impl<S> Slots<S> {
             last_chunk: NONE,
             client: connection,
             orphaned: false,
-            fence: NO_FENCE,
+            fence: None,
             stream: None,
         };
         let index = if self.free_slot == NONE {
@@ -288,16 +284,16 @@ impl<S> Slots<S> {
     }
 
     pub(crate) fn fence(&self, slot: SlotIndex) -> Option<Fence> {
-        Some(self.slots[slot.0 as usize].fence).filter(|&fence| fence != NO_FENCE)
+        self.slots[slot.0 as usize].fence
     }
 
     /// Has the reply in a slot, and what follows it, wait until `fence` is reached.
     pub fn hold_back(&mut self, slot: SlotIndex, fence: Fence) {
-        self.slots[slot.0 as usize].fence = fence;
+        self.slots[slot.0 as usize].fence = Some(fence);
     }
 
     pub(crate) fn lift_fence(&mut self, slot: SlotIndex) {
-        self.slots[slot.0 as usize].fence = NO_FENCE;
+        self.slots[slot.0 as usize].fence = None;
     }
 
     pub(crate) fn stream_mut(&mut self, slot: SlotIndex) -> &mut Option<Stream<S>> {

@@ -148,6 +148,9 @@ impl<P: ReadValue> Clients<P> {
     /// load, if there is no fence.
     #[inline]
     pub(crate) fn lift_fences(&mut self, is_reached: impl Fn(Fence) -> bool) {
+        if self.fences.is_empty() {
+            return;
+        }
         if self.fences.are_stale(self.slots.in_use()) {
             self.list_fences();
         }

@@ -135,6 +135,15 @@ impl Context {
         }
     }
 
+    /// As [`Self::answer_buffer`], if this core has one. Otherwise without memory.
+    #[inline]
+    pub(crate) fn own_buffer(&self, bytes: usize) -> Vec<u8> {
+        match bytes {
+            0 => Vec::new(),
+            _ => self.buffers.take_own(bytes),
+        }
+    }
+
     /// Takes a buffer back.
     #[inline]
     pub(crate) fn give_buffer(&self, buffer: Vec<u8>) {

@@ -12,9 +12,9 @@
 //! process: all other unused buffers --(unused for a while)--> freed
 //! ```
 //!
-//! A buffer with an answer goes from the core that executes the request to the core whose client
-//! waits. So a core that executes requests of others takes buffers from the process, and the other
-//! core gives them back there.
+//! A core that leaves a request with another core lends it a buffer for the answer, if it has one,
+//! and gets it back with the answer. A core that executes a request without one takes its own. If
+//! the request has to wait, the core that has tried to execute it keeps the buffer.
 //!
 //! Invariants:
 //! - B1  The memory of all records and buffers is charged to `-m`, whether they are in use or not.
@@ -58,9 +58,17 @@ const fn own_max(size: usize) -> usize {
 }
 
 /// The index of the smallest size with room for `bytes`.
+#[inline]
 fn size_for(bytes: usize) -> usize {
     debug_assert!(bytes <= TEXT_BYTES_MAX, "the longest text fits");
-    SIZES.iter().position(|&size| bytes <= size).unwrap_or(SIZES.len() - 1)
+    let [first, second, third, fourth, _] = SIZES;
+    match bytes {
+        _ if bytes <= first => 0,
+        _ if bytes <= second => 1,
+        _ if bytes <= third => 2,
+        _ if bytes <= fourth => 3,
+        _ => 4,
+    }
 }
 
 /// The capacity of a buffer for `bytes` bytes.
@@ -159,12 +167,16 @@ impl Buffers {
     /// short use.
     pub(crate) fn take_ahead(&self, memory: &WaitingMemory, bytes: usize) -> Vec<u8> {
         let size = size_for(bytes);
-        let unused = (size..SIZES.len()).find_map(|size| self.take_unused(memory, size));
-        unused.unwrap_or_else(|| self.make_some(memory, size))
+        self.take_unused(memory, size).unwrap_or_else(|| self.take_larger(memory, size))
+    }
+
+    #[cold]
+    fn take_larger(&self, memory: &WaitingMemory, size: usize) -> Vec<u8> {
+        let larger = (size + 1..SIZES.len()).find_map(|size| self.take_unused(memory, size));
+        larger.unwrap_or_else(|| self.make_some(memory, size))
     }
 
     /// Makes a buffer to return and a few more, so that after some of these calls there are enough.
-    #[cold]
     fn make_some(&self, memory: &WaitingMemory, size: usize) -> Vec<u8> {
         let make = || Vec::with_capacity(SIZES[size]); // B2
         let more = own_max(size) / 2;
@@ -173,15 +185,26 @@ impl Buffers {
         make()
     }
 
+    /// A buffer of this core, with room for `bytes` bytes but no more than necessary. Without
+    /// memory, if the core has none.
+    #[inline]
+    pub(crate) fn take_own(&self, bytes: usize) -> Vec<u8> {
+        self.0.borrow_mut()[size_for(bytes)].pop().unwrap_or_default()
+    }
+
+    #[inline]
     fn take_unused(&self, memory: &WaitingMemory, size: usize) -> Option<Vec<u8>> {
         let own = &mut self.0.borrow_mut()[size];
-        own.pop().or_else(|| {
-            let unused = &mut memory.unused()[size];
-            let left = unused.buffers.len().saturating_sub(own_max(size).div_ceil(2));
-            own.extend(unused.buffers.drain(left..));
-            unused.fewest = unused.fewest.min(left);
-            own.pop()
-        })
+        own.pop().or_else(|| Self::take_some(own, memory, size))
+    }
+
+    #[cold]
+    fn take_some(own: &mut Vec<Vec<u8>>, memory: &WaitingMemory, size: usize) -> Option<Vec<u8>> {
+        let unused = &mut memory.unused()[size];
+        let left = unused.buffers.len().saturating_sub(own_max(size).div_ceil(2));
+        own.extend(unused.buffers.drain(left..));
+        unused.fewest = unused.fewest.min(left);
+        own.pop()
     }
 
     /// Gives a buffer back.
@@ -192,9 +215,14 @@ impl Buffers {
         let own = &mut self.0.borrow_mut()[size];
         own.push(buffer);
         if own.len() > own_max(size) {
-            let kept = own_max(size) / 2;
-            memory.unused()[size].buffers.extend(own.drain(kept..));
+            Self::give_some(own, memory, size);
         }
+    }
+
+    #[cold]
+    fn give_some(own: &mut Vec<Vec<u8>>, memory: &WaitingMemory, size: usize) {
+        let kept = own_max(size) / 2;
+        memory.unused()[size].buffers.extend(own.drain(kept..));
     }
 }
 

@@ -120,7 +120,7 @@ impl<P> ReplySink for ToClient<'_, P> {
 /// The answer to a parked request.
 #[derive(Debug)]
 pub(crate) struct AnswerText {
-    /// Its memory is attached while the request is executed (`parked`, P4).
+    /// It has no memory while the request waits for an engine (`parked`, P4).
     pub(crate) text: Vec<u8>,
     /// The room that the receiver of the answer keeps for it.
     pub(crate) room: AnswerRoom,
@@ -134,6 +134,13 @@ impl AnswerText {
     /// The next answer, without memory, to a client that keeps this room for it.
     pub(crate) const fn new(room: AnswerRoom) -> Self {
         Self { text: Vec::new(), room, descriptor: 0, sequence: 0 }
+    }
+
+    /// Begins the next answer.
+    #[inline]
+    pub(crate) fn begin(&mut self, room: AnswerRoom) {
+        debug_assert!(self.text.capacity() == 0, "parked, P4");
+        (self.room, self.descriptor, self.sequence) = (room, 0, 0);
     }
 
     /// What must come before the answer of this engine is sent.

@@ -144,6 +144,7 @@ impl<E: Engine> Backlog<E> {
     /// Adds a request to those that the engine delays. If it waits behind another one, its ticket
     /// is of no use.
     fn delay(&mut self, engine: &mut E, work: Work<Parked<E>>) {
+        debug_assert!(work.answer.text.capacity() == 0, "parked, P4");
         self.note_ticket(work.ticket.as_ref());
         if let Some(unused) = self.waiters.add(work) {
             engine.forget(unused);
@@ -266,6 +267,7 @@ impl<E: Engine> Backlog<E> {
         );
         let is_behind = work.key_hash().is_some_and(|hash| self.waiters.have_key(hash));
         if is_behind || !work.execute(context, engine) {
+            work.give_buffer(context);
             self.delay(engine, work); // B1
         } else {
             self.executed(work, done);
@@ -315,6 +317,7 @@ impl<E: Engine> Backlog<E> {
                 self.waiters.finish(place);
                 self.executed(work, done);
             } else {
+                work.give_buffer(context);
                 self.note_ticket(work.ticket.as_ref());
                 self.waiters.delay(place, work); // B1: it stays the first of its key.
             }

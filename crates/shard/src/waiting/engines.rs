@@ -356,11 +356,12 @@ impl<E: Engine> Engines<E> {
     /// If this core has taken the engine, the request is executed when it releases the engine.
     pub(crate) fn park<'l>(
         &'l self,
-        work: Work<Parked<E>>,
+        mut work: Work<Parked<E>>,
         context: &'l Context,
     ) -> Option<Entered<'l, E>> {
         let index = work.engine();
         debug_assert!(work.origin == context.core, "a core parks requests of its own clients");
+        work.answer.text = context.own_buffer(work.answer.room.bytes()); // buffers, B3
         let lock = self.lock(index);
         if self.may_take(index, context) {
             let Offered::Taken(guard, work) = lock.take_or_park(work) else { return None };

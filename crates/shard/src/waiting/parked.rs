@@ -16,9 +16,9 @@
 //! - P2  The answer fits the space that was reserved for it, because a value in an answer has at
 //!   most `value_bytes_max` bytes. A longer value is pinned, and the record brings a handle to it.
 //! - P3  The core that executes a request neither parses nor hashes its key.
-//! - P4  A record has memory for its answer only from the beginning of its execution until the
-//!   answer is delivered. So a request that the engine delays takes its record and its text, and a
-//!   text of at most `TEXT_BYTES_OWN` bytes is in the record.
+//! - P4  A request that the engine delays has no memory for its answer, only its record and its
+//!   text; and a text of at most `TEXT_BYTES_OWN` bytes is in the record. The memory is attached at
+//!   the latest when the request is executed.
 
 use std::num::NonZeroU8;
 
@@ -111,6 +111,13 @@ impl Text {
         }
     }
 
+    fn clear(&mut self) {
+        match self {
+            Self::Own(text) => text.clear(),
+            Self::Long(text) => text.clear(),
+        }
+    }
+
     /// Adds bytes, for which there is room.
     fn extend(&mut self, bytes: &[u8]) {
         match self {
@@ -141,6 +148,16 @@ struct KeyAt {
     partition: u16,
     start: u16,
     bytes: NonZeroU8,
+}
+
+impl KeyAt {
+    /// The key, which is a part of the text.
+    fn of<'t>(&self, text: &'t [u8]) -> Key<'t> {
+        let (start, bytes) = (usize::from(self.start), usize::from(self.bytes.get()));
+        let hashes = KeyHashes { secret: self.secret_hash, partition: self.partition };
+        debug_assert!(start + bytes <= text.len(), "the key is a part of the text");
+        Key::hashed(&text[start..start + bytes], hashes)
+    }
 }
 
 const _: () = assert!(size_of::<Option<KeyAt>>() == 16, "each request that waits has one");
@@ -192,32 +209,32 @@ impl<E: Engine> Parked<E> {
         }
     }
 
-    /// Fills in a request, for whose answer the client keeps `room`. A text that is longer than
-    /// [`TEXT_BYTES_OWN`], with a key that is not a part of it, is copied to `buffer`.
+    /// Fills in a request, for whose answer the client keeps `room`. With the key comes its place
+    /// in the text, or `None` if it is elsewhere ([`place_in`]). The record has a buffer for its
+    /// text if the text, with a key that is elsewhere, is longer than [`TEXT_BYTES_OWN`]
+    /// ([`Self::use_buffer`]).
     pub(crate) fn fill(
         &mut self,
         ask: Ask,
         text: &[u8],
-        key: Option<Key<'_>>,
+        key: Option<(Key<'_>, Option<usize>)>,
         reads_value: bool,
         room: AnswerRoom,
-        buffer: Option<Vec<u8>>,
     ) {
         debug_assert!(matches!(self.brought, Brought::Nothing), "P1: it was answered");
         self.ask = ask;
         self.reads_value = reads_value;
         self.is_gone = false;
         self.ticket = None;
-        self.answer = AnswerText::new(room);
-        self.text = buffer.map_or(Text::EMPTY, Text::Long);
+        self.answer.begin(room);
+        self.text.clear();
         self.text.extend(text);
-        self.key = key.map(|key| {
+        self.key = key.map(|(key, place)| {
             let bytes = key.bytes();
-            let inside = place_in(text, bytes);
-            if inside.is_none() {
+            let start = place.unwrap_or_else(|| {
                 self.text.extend(bytes);
-            }
-            let start = inside.unwrap_or(text.len());
+                text.len()
+            });
             KeyAt {
                 secret_hash: key.secret_hash(),
                 partition: key.hashes().partition,
@@ -232,12 +249,32 @@ impl<E: Engine> Parked<E> {
         (self.origin, self.slot) == (other.origin, other.slot)
     }
 
-    /// Takes the buffer of the text, if it has one.
-    pub(crate) fn take_text(&mut self) -> Option<Vec<u8>> {
-        match std::mem::replace(&mut self.text, Text::EMPTY) {
-            Text::Own(_) => None,
-            Text::Long(buffer) => Some(buffer),
+    /// Gives the memory of its answer back: it has to wait (P4).
+    pub(crate) fn give_buffer(&mut self, context: &Context) {
+        debug_assert!(self.answer.text.is_empty(), "P1: it was not executed yet");
+        context.give_buffer(std::mem::take(&mut self.answer.text));
+    }
+
+    /// Takes the large value that follows the text of the answer, if there is one.
+    pub(crate) fn take_value(&mut self) -> Option<LargeValue<E::Pinned>> {
+        if !matches!(self.brought, Brought::Value(_)) {
+            return None;
         }
+        let Brought::Value(value) = self.brought.take() else { unreachable!("it was looked at") };
+        Some(value)
+    }
+
+    /// Has the next text in this buffer.
+    pub(crate) fn use_buffer(&mut self, buffer: Vec<u8>) {
+        self.text = Text::Long(buffer);
+    }
+
+    /// Takes the buffer of the text, if it has one.
+    pub(crate) fn take_buffer(&mut self) -> Option<Vec<u8>> {
+        let Text::Long(buffer) = &mut self.text else { return None };
+        let buffer = std::mem::take(buffer);
+        self.text = Text::EMPTY;
+        Some(buffer)
     }
 
     /// The text of the request.
@@ -247,11 +284,7 @@ impl<E: Engine> Parked<E> {
 
     /// The key of the request, if it is about one (P3).
     pub(crate) fn key(&self) -> Option<Key<'_>> {
-        let KeyAt { secret_hash, partition, start, bytes } = self.key?;
-        let (start, bytes) = (usize::from(start), usize::from(bytes.get()));
-        let hashes = KeyHashes { secret: secret_hash, partition };
-        debug_assert!(start + bytes <= self.text().len(), "the key is a part of the text");
-        Some(Key::hashed(&self.text()[start..start + bytes], hashes))
+        self.key.as_ref().map(|key| key.of(self.text()))
     }
 
     /// The hash that tells whether two requests may be about one key.
@@ -268,54 +301,47 @@ impl<E: Engine> Parked<E> {
     }
 
     /// Executes the request, which is about a key, and formats its answer. Returns `false` if the
-    /// engine delays it: then it has a ticket, its upload if it brought one, and no memory for an
-    /// answer (P4).
+    /// engine delays it: then it has a ticket, and its upload if it brought one.
     pub(crate) fn execute(&mut self, context: &Context, engine: &mut E) -> bool {
         let ticket = self.ticket.take();
-        debug_assert!(self.answer.text.capacity() == 0, "P4: it was not executed yet");
-        let mut answer =
-            std::mem::replace(&mut self.answer, AnswerText::new(AnswerRoom::default()));
-        answer.text = context.answer_buffer(answer.room.bytes());
-        let upload = match self.brought.take() {
-            Brought::Upload(upload) => Some(upload),
-            _nothing => None,
-        };
-        let applier = Applier { engine, index: self.engine(), context };
-        let key = self.key().expect("it is about a key");
-        let (applied, upload) = if let Ask::Key(terms) = self.ask {
-            (applier.key(key, terms, ticket, &mut answer), None)
-        } else if let Ask::Removal { is_meta } = self.ask {
+        let index = self.engine();
+        let Self { ask, text, answer, brought, key, .. } = self;
+        debug_assert!(answer.text.is_empty(), "P1: it was not executed yet");
+        if answer.text.capacity() == 0 {
+            answer.text = context.answer_buffer(answer.room.bytes()); // P4
+        }
+        let applier = Applier { engine, index, context };
+        let key = key.as_ref().expect("it is about a key").of(text.bytes());
+        let applied = if let Ask::Key(terms) = *ask {
+            applier.key(key, terms, ticket, answer)
+        } else if let Ask::Removal { is_meta } = *ask {
             let removed = applier.removal(key, is_meta, ticket, answer.descriptor);
-            (
-                removed
-                    .map(|durability| answer.depends_on(self.engine(), durability))
-                    .map(|()| None),
-                None,
-            )
+            removed.map(|durability| answer.depends_on(index, durability)).map(|()| None)
         } else {
-            let Parsed::Request { request, line_bytes } = parse(self.text(), 0) else {
+            let Parsed::Request { request, line_bytes } = parse(text.bytes(), 0) else {
                 unreachable!("a request that is parked was found well-formed");
             };
-            let mut block = match upload {
-                Some(received) => Block::Upload(received),
-                None => {
+            let mut block = match brought.take() {
+                Brought::Upload(received) => Block::Upload(received),
+                _nothing => {
                     let value_bytes = request.announced_bytes().unwrap_or(0) as usize;
-                    Block::Bytes(&self.text()[line_bytes..line_bytes + value_bytes])
+                    Block::Bytes(&text.bytes()[line_bytes..line_bytes + value_bytes])
                 }
             };
-            let applied = applier.request(&request, key, &mut block, ticket, &mut answer);
-            (applied, if let Block::Upload(refused) = block { Some(refused) } else { None })
+            let applied = applier.request(&request, key, &mut block, ticket, answer);
+            if let Block::Upload(refused) = block {
+                *brought = Brought::Upload(refused);
+            }
+            applied
         };
-        self.answer = answer;
         match applied {
-            Ok(value) => {
-                self.brought = value.map_or(Brought::Nothing, Brought::Value);
+            Ok(None) => true,
+            Ok(Some(value)) => {
+                *brought = Brought::Value(value);
                 true
             }
             Err(ticket) => {
                 self.ticket = Some(ticket);
-                self.brought = upload.map_or(Brought::Nothing, Brought::Upload);
-                context.give_buffer(std::mem::take(&mut self.answer.text));
                 false
             }
         }
@@ -338,7 +364,8 @@ pub(crate) mod tests {
     /// A record with this text and this key.
     pub(crate) fn parked(text: &[u8], key: Option<Key<'_>>) -> Parked<Cache> {
         let mut record = Parked::new();
-        record.fill(Ask::Line, text, key, true, AnswerRoom::default(), None);
+        let key = key.map(|key| (key, place_in(text, key.bytes())));
+        record.fill(Ask::Line, text, key, true, AnswerRoom::default());
         record
     }
 
@@ -360,10 +387,10 @@ pub(crate) mod tests {
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 3);
         let (text, key) = ([b'x'; TEXT_BYTES_OWN], hasher.key(b"decoded"));
         let mut record = Parked::<Cache>::new();
-        let buffer = Some(Vec::with_capacity(320));
-        record.fill(Ask::Line, &text, Some(key), false, AnswerRoom::default(), buffer);
+        record.use_buffer(Vec::with_capacity(320));
+        record.fill(Ask::Line, &text, Some((key, None)), false, AnswerRoom::default());
         assert_eq!((record.key(), record.text().len()), (Some(key), TEXT_BYTES_OWN + 7));
-        assert_eq!(record.take_text().expect("its buffer").capacity(), 320);
-        assert!(record.text().is_empty() && record.take_text().is_none());
+        assert_eq!(record.take_buffer().expect("its buffer").capacity(), 320);
+        assert!(record.text().is_empty() && record.take_buffer().is_none());
     }
 }

@@ -172,12 +172,11 @@ impl<E: Engine> Records<E> {
     fn put_back(&mut self, context: &Context, mut work: Work<Parked<E>>) {
         debug_assert!(self.away > 0, "what comes back was away");
         self.away -= 1;
-        if let Some(text) = work.take_text() {
+        if let Some(text) = work.take_buffer() {
             self.text_bytes -= text.capacity();
             context.give_buffer(text);
         }
         context.give_buffer(std::mem::take(&mut work.answer.text));
-        drop(work.brought.take());
         self.keep(work);
     }
 
@@ -202,22 +201,26 @@ impl<E: Engine> Records<E> {
         outgoing: Outgoing<'_>,
     ) -> Result<Work<Parked<E>>, NoRecord> {
         let Outgoing { ask, text, key, reads_value, is_read, room } = outgoing;
-        let outside = key.filter(|key| place_in(text, key.bytes()).is_none());
-        let bytes = text.len() + outside.map_or(0, |key| key.bytes().len());
-        let is_long = bytes > TEXT_BYTES_OWN;
-        let text_bytes = if is_long { buffer_bytes(bytes) } else { 0 };
+        let key = key.map(|key| (key, place_in(text, key.bytes())));
+        let bytes = match key {
+            Some((outside, None)) => text.len() + outside.bytes().len(),
+            _ => text.len(),
+        };
+        let text_bytes = if bytes > TEXT_BYTES_OWN { buffer_bytes(bytes) } else { 0 };
         if !self.may_take(context, Self::RECORD_BYTES + text_bytes) {
             return Err(NoRecord);
         }
         let mut work = self.take(context)?;
-        let buffer = if is_long { context.text_buffer(bytes, self.away == 0) } else { None };
-        if is_long && buffer.is_none() {
-            self.keep(work);
-            return Err(NoRecord);
+        if text_bytes > 0 {
+            let Some(buffer) = context.text_buffer(bytes, self.away == 0) else {
+                self.keep(work);
+                return Err(NoRecord);
+            };
+            self.text_bytes += buffer.capacity();
+            work.use_buffer(buffer);
         }
         self.away += 1;
-        self.text_bytes += buffer.as_ref().map_or(0, Vec::capacity);
-        work.fill(ask, text, key, reads_value, room, buffer);
+        work.fill(ask, text, key, reads_value, room);
         work.origin = context.core;
         work.executor = executor;
         work.slot = clients.keep_slot(connection, room);
@@ -249,6 +252,7 @@ impl<E: Engine> Records<E> {
         let mut work = self.take_spare().unwrap_or_else(|| Self::make_ahead(context));
         debug_assert!(matches!(work.brought, Brought::Nothing), "files, S3: it was applied");
         (work.origin, work.executor) = (context.core, Executor::Engine(engine));
+        work.answer.begin(AnswerRoom::default());
         work
     }
 
@@ -376,22 +380,16 @@ impl<E: Engine> Records<E> {
                 self.keep(work);
                 continue;
             }
-            match work.brought.take() {
-                Brought::Ended(ended) => {
-                    let connection = clients.slots.connection(work.slot);
-                    let lines = listed((work.executor, connection), &work.answer.text, ended);
-                    clients.piece(work.slot, lines);
-                }
-                brought => {
-                    let mut value = match brought {
-                        Brought::Value(value) => Some(value),
-                        _upload_of_no_use => None,
-                    };
-                    let fence = work.answer.fence(work.engine());
-                    let text = &work.answer.text;
-                    clients.answered(work.slot, Answered { text, value: &mut value, fence });
-                }
+            if let Brought::Ended(ended) = work.brought {
+                let connection = clients.slots.connection(work.slot);
+                let lines = listed((work.executor, connection), &work.answer.text, ended);
+                clients.piece(work.slot, lines);
+            } else {
+                let fence = work.answer.fence(work.engine());
+                let value = &mut work.take_value();
+                clients.answered(work.slot, Answered { text: &work.answer.text, value, fence });
             }
+            work.brought = Brought::Nothing;
             self.put_back(context, work);
         }
     }

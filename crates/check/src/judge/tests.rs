@@ -138,6 +138,21 @@ fn many_that_overlap_are_judged_in_few_steps() {
 }
 
 #[test]
+fn many_unknown_stores_are_judged_in_few_steps() {
+    let mut lines = String::from("1 10-11 set k 0 0 2|10 > STORED\n");
+    for at in 11..31 {
+        lines.push_str(&format!("{at} {at}-0 set k 0 0 2|{at} > ?\n"));
+    }
+    for at in [12, 30, 17, 99] {
+        lines.push_str(&format!("3 {0}-{0} get k > VALUE k 0 2|{at}|END\n", 100 + at));
+    }
+    // No order explains the last one, so the search tries all that it must.
+    let rules = Rules::new(Mode::Store);
+    let violation = check_within(&history(&lines), &rules, 10_000).expect_err("99 was not stored");
+    assert!(matches!(violation, Violation::Contradiction(_)), "{violation:?}");
+}
+
+#[test]
 fn what_cannot_be_decided_is_said_to_be_too_large() {
     // The `incr`s have unknown outcomes and different deltas: every subset gives another number.
     let mut lines = String::from("1 10-11 set k 0 0 1|0 > STORED\n");

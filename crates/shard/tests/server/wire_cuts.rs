@@ -196,13 +196,20 @@ fn every_case_is_answered_as_written_wherever_it_is_cut() {
     let (setup, cases) = fixture();
     let all = (&setup[..], &cases[..]);
     let passes = cases.iter().map(|case| case.cuts.len()).max().expect("cases");
-    let shards = |shards| WorldOptions { shards, ..WorldOptions::default() };
+    let options = |(shards, engines)| WorldOptions { shards, engines, ..WorldOptions::default() };
     let caches = CacheOpener::default();
     let mut cut = 0;
-    pass(&caches, shards(1), all, WHOLE);
-    pass(&caches, shards(3), all, WHOLE);
+    pass(&caches, options((1, None)), all, WHOLE);
+    pass(&caches, options((3, None)), all, WHOLE);
     for number in 0..passes {
-        cut += pass(&caches, shards(1 + 2 * u16::from(number % 8 == 7)), all, number);
+        let server = match number % 16 {
+            3 => (1, Some(3)),
+            7 => (3, None),
+            11 => (3, Some(8)),
+            15 => (3, Some(2)),
+            _ => (1, None),
+        };
+        cut += pass(&caches, options(server), all, number);
     }
     println!("{} cases whole and at {cut} cuts, in {} passes", cases.len(), passes + 2);
     assert!(cases.len() == 140 && cut > 17_000);

@@ -3,7 +3,7 @@
 //! Upstream:   `shard`. One core at a time uses an engine; other cores read it through its
 //!             [`ReadBeside`].
 //! Downstream: `cache` and the plain engine of `testkit` implement the contract over their
-//!             [`crate::Primitives`]; the simulation wraps an engine and delays some answers.
+//!             [`crate::Primitives`]; the delaying engine of `testkit` wraps another engine.
 //!
 //! ```text
 //!              +--> Done(outcome, Now)      executed: the reply may be sent

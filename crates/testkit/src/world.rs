@@ -204,11 +204,11 @@ pub const OWN_UDP_PORT: u16 = 11311;
 const SLEEPS: u32 = 4;
 /// Rounds within which a server comes to rest (I3): a long script of the fuzzer takes thousands.
 const ROUNDS_MAX: u32 = 200_000;
-/// A shard that sleeps at most this long looks whether its engine is ready, in nanoseconds.
+/// A shard that sleeps at most this long waits for a time that is near, in nanoseconds.
 const NAP_NS_MAX: u64 = 1_000_000;
 
 /// Whether a shard that waits like this only waits for its endpoint and for other cores (I2). A
-/// shorter wait ends by itself: the shard then looks again at requests that its engine delays.
+/// shorter wait ends by itself: then an engine wants to be entered, or a login may be checked.
 pub fn is_rest(wait: Wait) -> bool {
     match wait {
         Wait::Now => false,

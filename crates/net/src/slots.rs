@@ -258,9 +258,17 @@ impl<S> Slots<S> {
         (!slot.orphaned).then_some(slot.client)
     }
 
-    /// Whether an answer is still to come for the slot, whose client is gone.
-    pub fn is_orphan(&self, slot: SlotIndex) -> bool {
-        self.slots.get(slot.0 as usize).is_some_and(|slot| slot.orphaned && slot.awaited > 0)
+    /// Keeps a slot that awaits answers, so that no other reply gets it, until
+    /// [`Self::answered`] is called once more.
+    pub fn hold(&mut self, slot: SlotIndex) {
+        let kept = &mut self.slots[slot.0 as usize];
+        debug_assert!(kept.awaited > 0, "I2: it is in use");
+        kept.awaited += 1;
+    }
+
+    /// Whether answers are still to come for a slot that is held.
+    pub fn held_awaits(&self, slot: SlotIndex) -> bool {
+        self.slots[slot.0 as usize].awaited > 1
     }
 
     /// Notes that one of the answers that `slot` awaits has come. An orphan is freed with its last

@@ -12,7 +12,7 @@
 //! - I2  A method that answers or changes a connection that is gone does nothing, because an answer
 //!   may come after its client has left.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use kachel_engine::ReadValue;
 use kachel_net::{
@@ -49,8 +49,9 @@ pub(crate) struct Clients<P> {
     pub(crate) fences: Fences,
     /// The exchanges that are under way (`datagrams`, I2).
     pub(crate) exchanges: Vec<ExchangeIndex>,
-    /// Slots that await answers of clients that have left since `records` looked last (R4 there).
-    pub(crate) gone: Vec<SlotIndex>,
+    /// Slots that await answers of clients that have left, the oldest first. Each is held until
+    /// `records` has looked at it (R4 there).
+    pub(crate) gone: VecDeque<SlotIndex>,
     /// Clients that watch the log (`watching`, W1).
     pub(crate) watching: Vec<Watching>,
     /// Clients that have asked for new certificates.
@@ -121,7 +122,7 @@ impl<P: ReadValue> Clients<P> {
             login_turns: LoginTurns::default(),
             fences: Fences::default(),
             exchanges: Vec::new(),
-            gone: Vec::new(),
+            gone: VecDeque::new(),
             watching: Vec::new(),
             refreshing: Vec::new(),
         }

@@ -88,7 +88,9 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             self.ready[place as usize].close();
         }
         refund_all(self.context, &closed);
+        let first = gone.len();
         gone.extend(closed.outbox().awaiting_slots(slots));
+        gone.range(first..).for_each(|slot| slots.hold(*slot)); // records, R4
         closed.outbox_mut().abandon(blocks, slots);
         self.uploads.forget(connection);
         debug_assert!(self.uploads.get_mut(connection).is_none(), "I2");

@@ -23,7 +23,7 @@
 //!   a connection keeps room for each of them (`kachel_net`, I5 of `outbox`).
 //! - B2  A buffer keeps the capacity with which it was made. So it is refunded what was charged.
 //! - B3  No more buffers are made than were ever in use at once, besides those that each core
-//!   keeps; buffers that nobody has used between two calls of `trim` are freed.
+//!   keeps; buffers that nobody has used in a period of `trim` are freed.
 //!
 //! Source: a core's own buffers and those of the process are the magazines and the depot of Bonwick
 //! and Adams, "Magazines and Vmem", USENIX 2001.
@@ -50,6 +50,9 @@ const OWN_BYTES_MAX: usize = 32 * 1024;
 /// Bytes for each core by which what waits may overdraw the budget, until the engines have given
 /// memory back.
 const OVERDRAFT_BYTES_PER_CORE: u64 = 256 * 1024;
+
+/// The most unused buffers that are freed at once, so that a tick stays short.
+const FREED_MAX: usize = 1024;
 
 /// The most unused buffers of a size that a core keeps for itself.
 const fn own_max(size: usize) -> usize {
@@ -91,8 +94,10 @@ pub(crate) struct WaitingMemory {
 #[derive(Debug, Default)]
 struct Unused {
     buffers: Vec<Vec<u8>>,
-    /// The fewest that there were since the last call of `trim` (B3).
+    /// The fewest that there were since the period of `trim` began (B3).
     fewest: usize,
+    /// Those that are to be freed, because nobody has used them in the period before.
+    left: usize,
 }
 
 impl WaitingMemory {
@@ -129,13 +134,22 @@ impl WaitingMemory {
         self.budget.refund(bytes as u64);
     }
 
-    /// Frees the buffers that nobody has used since the last call (B3).
-    pub(crate) fn trim(&self) {
-        for (unused, bytes) in self.unused().iter_mut().zip(SIZES) {
-            let kept = unused.buffers.len() - unused.fewest;
-            unused.buffers.drain(kept..).for_each(|_buffer| self.refund(bytes));
-            unused.buffers.shrink_to(2 * kept);
-            unused.fewest = kept;
+    /// Frees some of the buffers that nobody has used in the last period (B3), which ends if
+    /// `begins`. They are freed without the lock, which cores take while they hold engines.
+    pub(crate) fn trim(&self, begins: bool) {
+        for (size, bytes) in SIZES.into_iter().enumerate() {
+            let freed = {
+                let unused = &mut self.unused()[size];
+                if begins {
+                    (unused.left, unused.fewest) = (unused.fewest, unused.buffers.len());
+                }
+                let count = unused.left.min(unused.buffers.len()).min(FREED_MAX);
+                unused.left -= if count == 0 { unused.left } else { count };
+                let kept = unused.buffers.len() - count;
+                unused.fewest = unused.fewest.min(kept);
+                unused.buffers.split_off(kept)
+            };
+            freed.into_iter().for_each(|_buffer| self.refund(bytes));
         }
     }
 
@@ -250,14 +264,14 @@ mod tests {
         let (memory, core) = (memory(64 << 20), Buffers::new());
         let taken: Vec<_> = (0..1_000).filter_map(|_| core.take(&memory, 5_000)).collect();
         taken.into_iter().for_each(|buffer| core.give(&memory, buffer));
-        memory.trim();
+        memory.trim(true);
         assert_eq!(memory.bytes(), 1_000 * 5_120, "they were used since the last call");
         let taken: Vec<_> = (0..500).filter_map(|_| core.take(&memory, 5_000)).collect();
         taken.into_iter().for_each(|buffer| core.give(&memory, buffer));
-        memory.trim();
+        memory.trim(true);
         assert!((500..=500 + own_max(3) as u64).contains(&(memory.bytes() / 5_120)));
-        memory.trim();
-        memory.trim();
+        memory.trim(true);
+        memory.trim(true);
         assert!(memory.bytes() <= OWN_BYTES_MAX as u64, "{} bytes are kept", memory.bytes());
         assert_eq!(memory.budget.spent_bytes(), memory.bytes());
     }

@@ -244,6 +244,12 @@ impl<E: Engine> Parked<E> {
         });
     }
 
+    /// Has the record carry something for which no client waits, instead of a request.
+    pub(crate) fn begin_carrying(&mut self) {
+        debug_assert!(matches!(self.brought, Brought::Nothing), "files, S3: it was applied");
+        (self.key, self.ticket, self.reads_value, self.is_gone) = (None, None, false, false);
+    }
+
     /// Whether it waits for the same core, in the same slot.
     pub(crate) fn waits_as(&self, other: &Self) -> bool {
         (self.origin, self.slot) == (other.origin, other.slot)

@@ -7,16 +7,18 @@
 //!
 //! Invariants:
 //! - R1  The records of a core that are in use, with their texts, take at most the core's part of
-//!   `1 / WAITING_PART` of `-m`, and all of them are charged (`buffers`, B1). A request that would
-//!   exceed either waits in its connection, except that a core without a record in use always gets
-//!   one. Once half of the records are back that were in use when a connection began to wait,
-//!   the connections that have waited longest are served again. A request of another connection may
-//!   take a record before them.
+//!   `1 / WAITING_PART` of `-m`, or `WAITING_BYTES_MIN`, and all of them are charged (`buffers`,
+//!   B1). A request that would exceed either waits in its connection, except that a core without a
+//!   record in use always gets one. Once half of the records are back that were in use when a
+//!   connection began to wait, the connections that have waited longest are served again. A request
+//!   of another connection may take a record before them.
 //! - R2  A core keeps its records. So it allocates only when it has more requests parked than
 //!   before. It frees those that it has not used for `KEPT_SECONDS`.
 //! - R3  The answer of each record is delivered, in every state of its connection.
 //! - R4  While a read of a client is parked, `reads` has its engine and the hash of its key, by
-//!   its reply slot. So the read can be forgotten when the client has left (`waiters`, W3).
+//!   its reply slot. So the read can be forgotten when the client has left (`waiters`, W3). The
+//!   slot is held until the engine has forgotten the read, so no later request has this slot and is
+//!   taken for the read.
 
 use std::collections::VecDeque;
 
@@ -41,8 +43,12 @@ const WAITING_BYTES_MIN: usize = 64 * 1024;
 /// The most connections that are resumed in a tick because records have come back. Each of these
 /// connections may need many records.
 const RESUMED_MAX: usize = 64;
-/// The most reads of clients that have left which a core has forgotten in a tick.
-const FORGOTTEN_PER_TICK_MAX: usize = 64;
+/// The most reads of clients that have left which a core has forgotten in a tick, and the most
+/// slots of such clients at which it looks.
+const FORGOTTEN_PER_TICK_MAX: usize = 256;
+const LOOKED_PER_TICK_MAX: usize = 4096;
+/// The most records that a core frees in a second, so that a tick stays short.
+const FREED_PER_SECOND_MAX: usize = 4096;
 /// Records that nobody has used for so many seconds are freed (R2), and buffers, too.
 pub(crate) const KEPT_SECONDS: u32 = 60;
 /// Entries of `reads` that are kept when no request is parked any more: 64 KiB.
@@ -92,9 +98,11 @@ impl ParkedRead {
 pub(crate) struct Records<E: Engine> {
     /// Records that are not in use.
     spare: Chain<Parked<E>>,
-    /// The number of these, and the fewest since the last call of `trim`.
+    /// The number of these, the fewest since the period of `trim` began, and those that are to be
+    /// freed because nobody has used them in the period before.
     spare_count: usize,
     spare_fewest: usize,
+    unused: usize,
     /// The number of records that are in use, and the bytes of the buffers of their texts.
     away: usize,
     text_bytes: usize,
@@ -106,7 +114,7 @@ pub(crate) struct Records<E: Engine> {
     asked: Chain<Parked<E>>,
     /// By reply slot (R4).
     reads: Vec<ParkedRead>,
-    /// The second of the last call of `trim`.
+    /// The second in which the period of `trim` began.
     trimmed: u32,
 }
 
@@ -120,6 +128,7 @@ impl<E: Engine> Records<E> {
             spare: Chain::new(),
             spare_count: 0,
             spare_fewest: 0,
+            unused: 0,
             away: 0,
             text_bytes: 0,
             waiting: VecDeque::new(),
@@ -250,7 +259,7 @@ impl<E: Engine> Records<E> {
     /// R1: there are no more than operations on files, and than reads that are forgotten.
     fn carrier(&mut self, context: &Context, engine: EngineIndex) -> Work<Parked<E>> {
         let mut work = self.take_spare().unwrap_or_else(|| Self::make_ahead(context));
-        debug_assert!(matches!(work.brought, Brought::Nothing), "files, S3: it was applied");
+        work.begin_carrying();
         (work.origin, work.executor) = (context.core, Executor::Engine(engine));
         work.answer.begin(AnswerRoom::default());
         work
@@ -289,16 +298,25 @@ impl<E: Engine> Records<E> {
         clients: &mut Clients<E::Pinned>,
     ) {
         let mut held = HeldEngines::new(engines, context);
-        let from = clients.gone.len().saturating_sub(FORGOTTEN_PER_TICK_MAX);
-        for slot in clients.gone.drain(from..) {
-            // Its answer may have come meanwhile.
+        let (mut looked, mut forgotten) = (0, 0);
+        while looked < LOOKED_PER_TICK_MAX
+            && forgotten < FORGOTTEN_PER_TICK_MAX
+            && let Some(slot) = clients.gone.pop_front()
+        {
+            looked += 1;
             let read = self.reads.get(slot.0 as usize).copied();
             let ParkedRead { key_hash, engine } = read.unwrap_or(ParkedRead::NONE);
-            if engine != NO_ENGINE && clients.slots.is_orphan(slot) {
-                let mut work = self.carrier(context, engine);
-                (work.ask, work.slot) = (Ask::Forget { key_hash }, slot);
-                held.park(work);
+            if engine == NO_ENGINE || !clients.slots.held_awaits(slot) {
+                clients.slots.answered(slot); // It is no read, or its answer has come meanwhile.
+                continue;
             }
+            forgotten += 1;
+            let mut work = self.carrier(context, engine);
+            (work.ask, work.slot) = (Ask::Forget { key_hash }, slot);
+            held.park(work);
+        }
+        if clients.gone.is_empty() {
+            clients.gone.shrink_to(LOOKED_PER_TICK_MAX);
         }
     }
 
@@ -336,23 +354,25 @@ impl<E: Engine> Records<E> {
         }
     }
 
-    /// Frees the records that were not used for [`KEPT_SECONDS`] (R2). Called when a second begins.
+    /// Frees some of the records that were not used for [`KEPT_SECONDS`] (R2). Called when a second
+    /// begins.
     pub(crate) fn trim(&mut self, context: &Context, second: u32) {
-        if second < self.trimmed + KEPT_SECONDS {
-            return;
+        let begins = second >= self.trimmed + KEPT_SECONDS;
+        if begins {
+            self.trimmed = second;
+            (self.unused, self.spare_fewest) = (self.spare_fewest, self.spare_count);
+            if self.away == 0 && self.reads.len() > KEPT_READS_MAX {
+                self.reads = Vec::new();
+            }
         }
-        self.trimmed = second;
         if context.core == CoreIndex(0) {
-            context.shared.waiting.trim();
+            context.shared.waiting.trim(begins);
         }
-        for work in std::iter::from_fn(|| self.spare.pop()).take(self.spare_fewest) {
-            drop(work);
-            context.shared.waiting.refund(Self::RECORD_BYTES);
-        }
-        self.spare_count -= self.spare_fewest;
-        self.spare_fewest = self.spare_count;
-        if self.away == 0 && self.reads.len() > KEPT_READS_MAX {
-            self.reads = Vec::new();
+        for _ in 0..self.unused.min(FREED_PER_SECOND_MAX) {
+            self.unused -= 1;
+            if self.take_spare().is_some() {
+                context.shared.waiting.refund(Self::RECORD_BYTES);
+            }
         }
     }
 
@@ -376,7 +396,10 @@ impl<E: Engine> Records<E> {
                 self.asked.push(work);
                 continue;
             }
-            if matches!(work.ask, Ask::Completion | Ask::Forget { .. }) {
+            if let Ask::Completion | Ask::Forget { .. } = work.ask {
+                if work.ask != Ask::Completion {
+                    clients.slots.answered(work.slot); // R4: nothing has the slot any more.
+                }
                 self.keep(work);
                 continue;
             }

@@ -1,6 +1,8 @@
 //! Reads of items that are not in memory: what they take while they wait for the disk, and what is
 //! left of them afterwards. The engines are plain ones, with files on a disk in memory.
 
+use std::sync::Arc;
+
 use kachel_engine::EngineIndex;
 use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{Around, Clock as _, FILE_OPERATIONS_MAX, FarEnd, FileOperation, ManualClock};
@@ -32,14 +34,20 @@ struct Bench {
 impl Bench {
     /// A server of one core and one engine, with `items` cold items.
     fn new(memory_bytes: u64, items: usize) -> Self {
+        Self::of_cores(1, memory_bytes, items)
+    }
+
+    /// A server of one engine.
+    fn of_cores(shards: u16, memory_bytes: u64, items: usize) -> Self {
         let disk_clock = ManualClock::new(0);
         let disk = Disk::new(1, &disk_clock);
         disk.set_plan(FaultPlan { latency_ns: Some(1..=1_000), ..FaultPlan::default() });
         let plain = PlainOptions { connections_max: 600, ..PlainOptions::default() };
-        let options = WorldOptions { memory_bytes, plain, ..WorldOptions::default() };
+        let engines = Some(1);
+        let options = WorldOptions { shards, engines, memory_bytes, plain, ..Default::default() };
         let opener = PlainOpener(Some(disk.folder("values")));
         let mut world = World::over(options, |_| Uncounted, &opener);
-        world.shards[0].io_mut().use_disk(&disk);
+        world.use_disk(&disk);
         let mut bench = Self { world, disk, disk_clock };
         let writer = bench.world.connect();
         for first in (0..items).step_by(64) {
@@ -211,6 +219,41 @@ fn a_read_is_forgotten_only_if_no_other_waits_for_what_it_fetches_and_writes_nev
     let appended = [value(2), b"end".to_vec()].concat();
     let line = format!("VALUE {} 0 {}\r\n", key(2), appended.len());
     assert_eq!(other.read(), [line.as_bytes(), &appended, b"\r\nEND\r\n"].concat());
+}
+
+/// The fault: the reply slot of a read whose client had left was free while the engine was still to
+/// forget the read. The next request for the key got the slot, was taken for the read, and was
+/// forgotten: no reply came.
+#[test]
+fn a_request_is_not_taken_for_the_read_of_a_client_that_has_left() {
+    const FILLERS: usize = 20;
+    let mut bench = Bench::of_cores(2, 64 << 20, 1);
+    let clients: Vec<_> = (0..2 * FILLERS).map(|_| bench.world.connect()).collect();
+    // Each core has reply slots of its own, so the clients of the other core fill the queue.
+    let (fillers, clients): (Vec<_>, Vec<_>) = clients.iter().partition(|client| {
+        let served = |bench: &Bench| bench.world.shared.counters[1].requests.value();
+        let before = served(&bench);
+        assert_eq!(bench.ask(client, "touch none 0\r\n"), "NOT_FOUND\r\n");
+        served(&bench) > before
+    });
+    let (leaves, stays) = (clients[0], clients[1]);
+    assert_eq!(bench.ask(leaves, &get(0)), "");
+    let engines = Arc::clone(&bench.world.engines);
+    let hold = engines.hold(EngineIndex(0)).expect("no core holds it");
+    // More requests than the core executes in two ticks, so that the engine forgets the read later.
+    fillers.iter().for_each(|filler| filler.write(&b"touch none 0 noreply\r\n".repeat(120)));
+    (0..10).for_each(|_| bench.world.turn());
+    leaves.reset();
+    (0..2).for_each(|_| bench.world.turn());
+    drop(hold);
+    // The read completes, and is executed before it is forgotten.
+    let due_ns = bench.disk.next_due_ns().expect("a read");
+    bench.disk_clock.advance_ns(due_ns.saturating_sub(bench.disk_clock.now_ns()));
+    bench.world.turn();
+    stays.write(get(0).as_bytes());
+    bench.complete_all();
+    assert_eq!(stays.read(), answer(0));
+    bench.assert_nothing_waits();
 }
 
 #[test]

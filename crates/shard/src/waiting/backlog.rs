@@ -88,6 +88,12 @@ impl<E: Engine> Backlog<E> {
         }
     }
 
+    /// The same limit, with as many bytes of answers from now on: the answers of reads that are
+    /// ready leave room for those of the queue.
+    fn renew_answers(&self, limit: RunLimit) -> RunLimit {
+        RunLimit { answer_bytes: self.answer_bytes + HOLD_BYTES_MAX, ..limit }
+    }
+
     fn is_reached(&self, limit: &RunLimit, engine: &E) -> bool {
         engine.work_bytes() >= limit.work_bytes || self.answer_bytes >= limit.answer_bytes
     }
@@ -219,6 +225,7 @@ impl<E: Engine> Backlog<E> {
         limit: RunLimit,
         done: &mut Chain<Parked<E>>,
     ) -> usize {
+        let limit = self.renew_answers(limit);
         let mut taken = 0;
         while taken < limit.count && !self.queue.is_empty() && !self.is_reached(&limit, engine) {
             let mut batch = ArrayVec::<_, BATCH_MAX>::new();

@@ -224,7 +224,7 @@ impl Exchanges {
         if !is_all || outbox.slots_in_use() > 0 {
             return ReplyState::Awaited;
         }
-        if *is_too_long {
+        if *is_too_long && !*has_lost {
             let bytes = asker.send_text(io, Reply::TooLongForUdp);
             return ReplyState::Sent { bytes, is_too_long: true };
         }

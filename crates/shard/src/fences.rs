@@ -18,9 +18,9 @@
 //!   then looks at the durable words for the last time. A core that releases an engine whose word
 //!   has changed takes all bits of that engine, and wakes these cores. Between each one's write
 //!   and its read stands a sequentially consistent fence, so not both miss (Dekker).
-//! - F3  After each tick there are at most twice as many fences as reply slots in use, and
-//!   `STALE_MAX` more. An outbox has a slot for each of its fences. So the fences of clients that
-//!   are gone take a bounded amount of memory, however long a disk stalls.
+//! - F3  When a tick has looked at the fences, there are at most twice as many as reply slots in
+//!   use, and `STALE_MAX` more. An outbox has a slot for each of its fences. So the fences of
+//!   clients that are gone take a bounded amount of memory, however long a disk stalls.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

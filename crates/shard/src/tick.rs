@@ -546,7 +546,8 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     fn maintain(&mut self, has_served: bool) {
         let has_only_read = has_served && !self.context.work.has_worked();
         let is_new_second = std::mem::take(&mut self.is_new_second);
-        if is_new_second || !has_only_read || self.homes.upkeep != Upkeep::Nothing {
+        let is_overdrawn = self.context.shared.budget.overdrawn_bytes() > 0;
+        if is_new_second || !has_only_read || is_overdrawn || self.homes.upkeep != Upkeep::Nothing {
             self.homes.maintain(&self.context, &self.engines);
         }
         if is_new_second && self.context.core == CoreIndex(0) {

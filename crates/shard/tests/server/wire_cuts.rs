@@ -2,10 +2,10 @@
 //! pieces that are written.
 //!
 //! Two passes run every case whole. Each later pass cuts each case in two at one more place, and
-//! leaves out the cases that have no more places. Without `KACHEL_FULL=1` one pass in `CUTS_EACH`
-//! runs. Every pass has a fresh server, and every case has its own connection. No case reads what
-//! another case stored. The fixture's terms stand beside it. CAS tokens are not compared. Every
-//! case applies to each engine, as it is written.
+//! leaves out the cases that have no more places. Without `KACHEL_FULL` each case is cut at one in
+//! `CUTS_EACH` places, the cases at different ones. Every pass has a fresh server, and every case
+//! has its own connection. No case reads what another case stored. The fixture's terms stand beside
+//! it. CAS tokens are not compared. Every case applies to each engine, as it is written.
 
 use serde_json::Value;
 
@@ -24,15 +24,14 @@ const EVERY_CUT_BYTES_MAX: usize = 4096;
 const FIRST_CUTS: usize = 96;
 const LAST_CUTS: usize = 32;
 const SEEDED_CUTS: usize = 48;
-/// One pass with cuts in this many runs without `KACHEL_FULL=1`. The wire cases against processes
+/// A case is cut at one place of this many without `KACHEL_FULL`. The wire cases against processes
 /// send each input byte by byte as well, and fuzzing cuts inputs anywhere.
 const CUTS_EACH: usize = 4;
-/// The passes with cuts over each of the other engines: the parser is the same over each engine.
-const OTHER_CUTS: usize = 3;
+/// The passes with cuts over each of the other engines, without `KACHEL_FULL` and with it: the
+/// parser is the same over each engine. The places are spread over the input.
+const OTHER_CUTS: [usize; 2] = [3, 24];
 /// The answers in a thousand that the delaying engine delays.
 const DELAYED_PERMILLE: u64 = 500;
-/// The pass in which every case is whole: it is behind all cuts.
-const WHOLE: usize = usize::MAX;
 /// The first byte of a reply of the binary protocol, and the opcode of `VERSION`.
 const BINARY_REPLY: u8 = 0x81;
 const BINARY_VERSION: u8 = 0x0b;
@@ -118,49 +117,69 @@ fn without_version(reply: &[u8]) -> Vec<u8> {
     kept
 }
 
-/// Runs each case in pass `number` over the engines of `opener`. Returns how many were cut.
+/// Where a pass cuts a case, which has this number. `None`: the pass leaves the case out.
+type CutOf<'a> = &'a dyn Fn(usize, &Case) -> Option<usize>;
+
+/// Every case is whole.
+fn whole(_number: usize, case: &Case) -> Option<usize> {
+    Some(case.input.len())
+}
+
+fn is_full() -> bool {
+    std::env::var_os("KACHEL_FULL").is_some()
+}
+
+/// Calls `check` with the number of each pass over another engine than the cache, and its cuts.
+fn each_other_pass(mut check: impl FnMut(usize, CutOf<'_>)) {
+    let passes = OTHER_CUTS[usize::from(is_full())];
+    check(passes, &whole);
+    for pass in 0..passes {
+        check(pass, &|number, case| {
+            let places = case.cuts.len();
+            (places > 0).then(|| case.cuts[(pass * places / passes + number) % places])
+        });
+    }
+}
+
+/// Runs each case over the engines of `opener`. Returns how many were cut.
 fn pass<O: OpenEngines<Engine: FileEngine>>(
     opener: &O,
     options: WorldOptions,
-    (setup, cases): (&[u8], &[Case]),
-    number: usize,
+    all: (&[u8], &[Case]),
+    cut_of: CutOf<'_>,
 ) -> usize {
-    answer_all(World::over(options, |_| (), opener), (setup, cases), number)
+    answer_all(World::over(options, |_| (), opener), all, cut_of)
 }
 
-/// Runs each case in pass `number` over the engines of an opener, whose files are in the folder
-/// that the opener gets. Returns how many reads and writes the disk has done only in part.
+/// Runs each case over the engines of an opener, whose files are in the folder that the opener
+/// gets. Returns how many reads and writes the disk has done only in part.
 fn pass_with_files<O: OpenEngines<Engine: FileEngine>>(
     opener: impl FnOnce(FolderHandle) -> O,
     options: WorldOptions,
     all: (&[u8], &[Case]),
-    number: usize,
+    (seed, cut_of): (usize, CutOf<'_>),
 ) -> u64 {
-    let disk = Disk::new(number as u64, &ManualClock::new(0));
+    let disk = Disk::new(seed as u64, &ManualClock::new(0));
     let chances = vec![ChanceFault { kind: None, permille: 300, fault: Fault::Short }];
     disk.set_plan(FaultPlan { chances, ..FaultPlan::default() });
     let mut world = World::over(options, |_| (), &opener(disk.folder("data")));
     world.use_disk(&disk);
-    answer_all(world, all, number);
+    answer_all(world, all, cut_of);
     disk.counts().short
 }
 
 fn answer_all<E: FileEngine>(
     mut world: World<(), E>,
     (setup, cases): (&[u8], &[Case]),
-    number: usize,
+    cut_of: CutOf<'_>,
 ) -> usize {
     let shards = world.shards.len();
     let client = world.connect();
     world.ask(&client, setup);
     client.finish();
     let mut cut_cases = 0;
-    for case in cases {
-        let cut = case.cuts.get(number).copied().unwrap_or(case.input.len());
-        // A case without a cut in this pass has already run whole.
-        if number != WHOLE && cut == case.input.len() {
-            continue;
-        }
+    for (number, case) in cases.iter().enumerate() {
+        let Some(cut) = cut_of(number, case) else { continue };
         let client = world.connect();
         cut_cases += usize::from(cut < case.input.len());
         client.write(&case.input[..cut]);
@@ -203,18 +222,20 @@ fn every_case_is_answered_as_written_wherever_it_is_cut() {
     let options = |(shards, engines)| WorldOptions { shards, engines, ..WorldOptions::default() };
     let caches = CacheOpener::default();
     let mut cut = 0;
-    pass(&caches, options((1, None)), all, WHOLE);
-    pass(&caches, options((3, None)), all, WHOLE);
-    let each = if std::env::var_os("KACHEL_FULL").is_some() { 1 } else { CUTS_EACH };
-    for number in (0..passes).step_by(each) {
-        let server = match number % 32 {
+    pass(&caches, options((1, None)), all, &whole);
+    pass(&caches, options((3, None)), all, &whole);
+    let each = if is_full() { 1 } else { CUTS_EACH };
+    for first in (0..passes).step_by(each) {
+        let server = match first % 32 {
             4 => (1, Some(3)),
             12 => (3, None),
             20 => (3, Some(8)),
             28 => (3, Some(2)),
             _ => (1, None),
         };
-        cut += pass(&caches, options(server), all, number);
+        cut += pass(&caches, options(server), all, &|number, case| {
+            case.cuts.get(first + number % each).copied()
+        });
     }
     println!(
         "{} cases whole and at {cut} cuts, in {} passes",
@@ -243,10 +264,11 @@ fn every_case_is_answered_so_by_the_plain_engine() {
     let all = (&setup[..], &cases[..]);
     let mut short = 0;
     for options in others(false) {
-        for number in (0..OTHER_CUTS).chain([WHOLE]) {
-            pass(&PlainOpener::default(), options, all, number);
-            short += pass_with_files(|folder| PlainOpener(Some(folder)), options, all, number);
-        }
+        each_other_pass(|seed, cut_of| {
+            pass(&PlainOpener::default(), options, all, cut_of);
+            let plain = |folder| PlainOpener(Some(folder));
+            short += pass_with_files(plain, options, all, (seed, cut_of));
+        });
     }
     assert!(short > 0, "the disk has faults");
 }
@@ -257,15 +279,15 @@ fn every_case_is_answered_so_by_the_delaying_engine() {
     let all = (&setup[..], &cases[..]);
     let mut short = 0;
     for options in others(true) {
-        for number in (0..OTHER_CUTS).chain([WHOLE]) {
+        each_other_pass(|seed, cut_of| {
             let delaying = |folder| DelayingOpener {
                 inner: CacheOpener::default(),
                 folder,
                 permille: DELAYED_PERMILLE,
-                seed: number as u64,
+                seed: seed as u64,
             };
-            short += pass_with_files(delaying, options, all, number);
-        }
+            short += pass_with_files(delaying, options, all, (seed, cut_of));
+        });
     }
     assert!(short > 0, "the disk has faults");
 }

@@ -15,6 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, Once};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use kachel_engine::{ClockOrigin, Engine, KeyHasher, OpenEngines};
 use kachel_host::Budget;
@@ -35,6 +36,8 @@ pub struct LiveWorld<E: Engine> {
     pub shared: Arc<Shared>,
 }
 
+/// Far more than a server needs to end; only a failing test waits so long.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The names of the threads begin so.
 const THREAD_NAME: &str = "live shard";
 
@@ -92,8 +95,9 @@ impl<E: FileEngine + Send + 'static> LiveWorld<E> {
         let engines = Engines::new(engines, shared.homes, options.crew);
         let origin = ClockOrigin::new(SystemClock.now_ns(), SystemClock.unix_s());
         let socket =
-            listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), options.plain.connections_max, false)?;
-        let address = listener::local_addr(&socket)?;
+            listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), options.plain.connections_max, false);
+        let socket = socket.expect("a port of the loopback");
+        let address = listener::local_addr(&socket).expect("it is bound");
         let mut socket = Some(socket);
         let all_are_made = Arc::new(Barrier::new(options.shards.into()));
         let (made, wakers) = channel();
@@ -165,7 +169,12 @@ impl<E: Engine> Drop for LiveWorld<E> {
         self.shared.stop();
         self.shared.give_up_clients();
         self.wakers.iter().for_each(Waker::wake);
+        let until = Instant::now() + PATIENCE;
         for thread in self.threads.drain(..) {
+            while !thread.is_finished() {
+                assert!(Instant::now() < until, "{:?} does not end", thread.thread().name());
+                std::thread::sleep(Duration::from_millis(1));
+            }
             thread.join().expect("I2"); // I1
         }
     }

@@ -130,6 +130,9 @@ impl Judging {
 
     /// Judges the histories of one of [`SERVERS`] servers, and ends the server.
     fn judge_all(&mut self, place: u64, server: Subject, name: &str, rules: &Rules) {
+        if place >= self.count {
+            return; // A short run has no history for this server.
+        }
         let kept = std::env::var_os("KACHEL_HISTORY_KEEP").map(PathBuf::from);
         for number in (place..self.count).step_by(SERVERS) {
             // Both judges know the classic verbs; ours alone the meta verbs.

@@ -139,9 +139,7 @@ impl Subject {
     pub(crate) fn end(self) {
         match self {
             Self::Process(mut server) => server.assert_alive(),
-            Self::Threads(threads) => {
-                assert!(threads.end() > 0, "replies waited for commits");
-            }
+            Self::Threads(threads) => threads.end(),
         }
     }
 }

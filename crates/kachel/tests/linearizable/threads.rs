@@ -30,6 +30,7 @@ pub(crate) struct Options {
 /// A running server.
 pub(crate) struct Threads {
     port: u16,
+    engines: u16,
     /// Ends the server. Returns how many commits of its engines were durable.
     end: Box<dyn FnOnce() -> u64 + Sync>,
     _folder: TempDir,
@@ -45,9 +46,9 @@ impl Threads {
         let folder = tempfile::tempdir().expect("a folder for the files");
         let path = folder.path().to_str().expect("UTF-8");
         let handle = FolderHandle::new(File::open(path).expect("it is there").into(), path);
-        let (engines, memory_bytes) = (Some(engines), MEMORY_BYTES);
         let mut options =
-            WorldOptions { shards, engines, memory_bytes, evict, crew, ..WorldOptions::default() };
+            WorldOptions { shards, engines: Some(engines), evict, crew, ..WorldOptions::default() };
+        options.memory_bytes = MEMORY_BYTES;
         options.plain.connections_max = CONNECTIONS_MAX;
         let world = LiveWorld::over(io, options, &(), &opener(handle)).expect("a backend");
         let port = world.port();
@@ -57,7 +58,7 @@ impl Threads {
             };
             world.shared.homes.all().map(commits).sum()
         });
-        Self { port, end, _folder: folder }
+        Self { port, engines, end, _folder: folder }
     }
 
     /// A new client.
@@ -65,8 +66,12 @@ impl Threads {
         Client::at(self.port)
     }
 
-    /// Ends the server. Returns how many commits of its engines were durable.
-    pub(crate) fn end(self) -> u64 {
-        (self.end)()
+    /// Ends the server.
+    ///
+    /// # Panics
+    /// If no reply has waited for a commit. A delaying engine makes one commit when it is opened.
+    pub(crate) fn end(self) {
+        let commits = (self.end)();
+        assert!(commits > self.engines.into(), "replies waited for commits: {commits}");
     }
 }

@@ -327,10 +327,17 @@ impl<'h> Search<'h> {
     fn is_new_point(&mut self) -> bool {
         let unknown =
             self.placed.iter().zip(&self.unknown).map(|(placed, unknown)| placed & unknown);
-        let unknown: Vec<u64> = unknown.collect();
+        let mut unknown: Vec<u64> = unknown.collect();
+        // Most points have none. Trailing zeros are left out to save memory.
+        let words = unknown.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        unknown.truncate(words);
+        unknown.shrink_to_fit();
         let point = self.point();
         let tried = self.dead_ends.entry(point).or_default();
-        let is_within = |tried: &Vec<u64>| tried.iter().zip(&unknown).all(|(a, b)| a & !b == 0);
+        let is_within = |tried: &Vec<u64>| {
+            let of_point = unknown.iter().chain(std::iter::repeat(&0));
+            tried.iter().zip(of_point).all(|(tried, point)| tried & !point == 0)
+        };
         let is_new = !tried.iter().any(is_within);
         if is_new && tried.len() < TRIED_MAX {
             tried.push(unknown);

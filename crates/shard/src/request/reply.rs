@@ -24,7 +24,7 @@ pub(crate) trait ReplySink: Sink {
     fn depends_on(&mut self, engine: EngineIndex, durability: Durability);
 }
 
-/// What must come before a reply is sent that depends on changes of an engine.
+/// The fence of a reply that depends on changes of an engine. `None` if they are durable.
 #[inline]
 fn fence_of(engine: EngineIndex, durability: Durability) -> Option<Fence> {
     match durability {
@@ -143,7 +143,7 @@ impl AnswerText {
         (self.room, self.descriptor, self.sequence) = (room, 0, 0);
     }
 
-    /// What must come before the answer of this engine is sent.
+    /// The fence that holds back this answer of an engine, if there is one.
     pub(crate) fn fence(&self, engine: EngineIndex) -> Option<Fence> {
         let Self { sequence, .. } = *self;
         (sequence > 0).then_some(Fence { engine: engine.0, sequence })

@@ -23,9 +23,8 @@
 //!   `PARKED_PER_TICK_MAX` of each kind, in one hold of each engine. Each of the three ends earlier
 //!   if its work reaches `HOLD_BYTES_MAX` (`work`, W2). Completed operations on files come on top:
 //!   no more than the backends have room for. A core that holds an engine does not poll, send or
-//!   wake. The engine itself makes one system call, `madvise`, in
-//!   three cases: it gives a segment back to the kernel, because the budget is overdrawn or a
-//!   client needs memory (then the pool is locked, too); the index shrinks, by at most 2 MiB; the
+//!   wake. The engine itself makes one system call, `madvise`: if it gives a segment back to the
+//!   kernel (then the pool is locked, too), if the index shrinks, by at most 2 MiB, and if the
 //!   index grows into the next huge page.
 //! - E2  A core publishes the statistics of an engine before it hands answers back, and before it
 //!   releases the engine. So a change is acknowledged only when `stats` counts it (`send`, I1).

@@ -72,7 +72,7 @@ pub(crate) enum Ask {
     Forget { key_hash: u64 },
 }
 
-/// What a record brings besides its text and the text of its answer.
+/// A value or a result that a record carries besides its texts.
 pub(crate) enum Brought<E: Engine> {
     Nothing,
     /// The large value of a store.

@@ -38,7 +38,7 @@ use crate::waiting::waiters::WAITER_BYTES;
 
 /// All requests that wait take at most this part of `-m` (R1). A guess: the rest is for items.
 const WAITING_PART: u64 = 8;
-/// What the requests of a core may take however small `-m` is, in bytes.
+/// The memory that the waiting requests of a core may take in any case, also with a small `-m`.
 const WAITING_BYTES_MIN: usize = 64 * 1024;
 /// The most connections that are resumed in a tick because records have come back. Each of these
 /// connections may need many records.
@@ -49,7 +49,7 @@ const FORGOTTEN_PER_TICK_MAX: usize = 256;
 const LOOKED_PER_TICK_MAX: usize = 4096;
 /// The most records that a core frees in a second, so that a tick stays short.
 const FREED_PER_SECOND_MAX: usize = 4096;
-/// Records that nobody has used for so many seconds are freed (R2), and buffers, too.
+/// Records and buffers are freed after this many seconds without a use (R2).
 pub(crate) const KEPT_SECONDS: u32 = 60;
 /// Entries of `reads` that are kept when no request is parked any more: 64 KiB.
 const KEPT_READS_MAX: usize = 4096;
@@ -119,7 +119,7 @@ pub(crate) struct Records<E: Engine> {
 }
 
 impl<E: Engine> Records<E> {
-    /// What a record takes, in bytes: itself, and what finds it in the engine.
+    /// The memory of a record in bytes, with its entries in the tables of the engine (`waiters`).
     const RECORD_BYTES: usize = Work::<Parked<E>>::BYTES + WAITER_BYTES;
 
     /// The records of a core. None is allocated yet.
@@ -146,7 +146,7 @@ impl<E: Engine> Records<E> {
         self.resumes_at = self.away / 2;
     }
 
-    /// Whether the records in use may take so many bytes more (R1). Cost: a load and a division.
+    /// Whether the records in use may take `bytes` more (R1). Cost: a load and a division.
     fn may_take(&self, context: &Context, bytes: usize) -> bool {
         let part = context.shared.budget.limit_bytes() / WAITING_PART / u64::from(context.cores());
         let bytes_max = usize::try_from(part).unwrap_or(usize::MAX).max(WAITING_BYTES_MIN);

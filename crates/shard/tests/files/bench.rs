@@ -322,7 +322,7 @@ impl Client {
         }
     }
 
-    /// What has come until now, without waiting, from a server in memory.
+    /// The bytes that a server in memory has sent so far. Does not wait.
     pub(crate) fn so_far(&mut self) -> Vec<u8> {
         let Self::Far(far) = self else { panic!("a client of a server in memory") };
         far.read()

@@ -13,7 +13,7 @@ const VALUE_BYTES: usize = 4096;
 /// Cold items, and the clients that ask for them.
 const ITEMS: usize = 4096;
 const CLIENTS: usize = 256;
-/// What a read may take while it waits, besides buffers in flight.
+/// The memory that a waiting read may take, besides buffers in flight.
 const WAITING_READ_BYTES_MAX: i64 = 512;
 
 /// What the backend and its disk allocate is not the server's.

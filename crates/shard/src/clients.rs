@@ -19,13 +19,13 @@ use kachel_net::{
     AnswerRoom, BlockPool, ClientIndex, CloseReason, Connection, ConnectionIndex, Connections,
     ExchangeIndex, Fence, SlotIndex, Slots, Stream,
 };
+use kachel_observe::WatcherId;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryRefusal, Reply, Sink};
 
 use crate::cores::refreshes::Refreshing;
 use crate::cores::run_queue::RunQueue;
 use crate::fences::Fences;
-use crate::observe::watchers::WatcherId;
 use crate::request::reply::{LargeValue, ToClient};
 
 /// Connections that each list has room for without an allocation.

@@ -9,16 +9,13 @@ use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, DeadFound, EngineIndex, KeyHasher, Now};
 use kachel_net::{Attempts, CoreIndex};
+use kachel_observe::{Counters, Log, Prefixes, Sizes};
 use kachel_stdx::Place;
 
 use crate::cores::buffers::Buffers;
 use crate::cores::homes::Homes;
 use crate::cores::process::Shared;
 use crate::cores::work::WorkMeter;
-use crate::observe::counters::Counters;
-use crate::observe::log::Log;
-use crate::observe::prefixes::Prefixes;
-use crate::observe::sizes::Sizes;
 
 /// The number of no engine.
 pub(crate) const NO_ENGINE: EngineIndex = EngineIndex(u16::MAX);
@@ -85,7 +82,7 @@ impl Context {
         log: Log,
         work: WorkMeter,
     ) -> Self {
-        let counters = Arc::clone(&shared.counters[core.number()]);
+        let counters = Arc::clone(&shared.totals.cores[core.number()]);
         let homes = shared.homes;
         let home_engines: Box<[EngineIndex]> = homes.engines_of(core).collect();
         let first_home_engine = home_engines.first().copied().unwrap_or(NO_ENGINE);

@@ -35,7 +35,6 @@ mod request;
 mod fences;
 mod context;
 mod cores;
-mod observe;
 
 pub use cores::homes::Homes;
 pub use cores::options::{
@@ -45,11 +44,9 @@ pub use cores::options::{
 pub use cores::process::{Shared, Shutdown};
 pub use cores::refreshes::Certificates;
 pub use cores::work::{HOLD_BYTES_MAX, TICK_BYTES_MAX, TURN_BYTES_MAX};
+pub use kachel_observe::{ByClass, ClassCounters, Counters, EngineCounters, Totals};
 pub use kachel_stdx::Counter;
 pub use listings::listing::LISTING_BYTES_PER_CORE_MAX;
-pub use observe::by_class::{ByClass, ClassCounters};
-pub use observe::counters::Counters;
-pub use observe::engine_counters::EngineCounters;
 pub use request::batch::BATCH_REQUESTS_MAX;
 pub use request::form::LISTED_ITEMS_PER_TICK_MAX;
 pub use stats::holdings::Holdings;

@@ -52,6 +52,7 @@ use std::sync::Arc;
 use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
 use kachel_io::{Clock, Event, Files, Io, Wait};
 use kachel_net::{CloseReason, Connection, ConnectionIndex, CoreIndex, EndpointIndex};
+use kachel_observe::{Log, Sizes};
 
 use crate::admin::crawl::Crawling;
 use crate::clients::Clients;
@@ -66,8 +67,6 @@ use crate::cores::process::Shared;
 use crate::cores::work::WorkMeter;
 use crate::large::upload::{Uploads, Values};
 use crate::listings::listing::{Listings, Step};
-use crate::observe::log::Log;
-use crate::observe::sizes::Sizes;
 use crate::request::batch::DECODED_BYTES_MAX;
 use crate::serve::beside::Core;
 use crate::serve::copying::count_answered;
@@ -158,7 +157,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         engines.mailboxes().set_waker(core, io.waker());
         // The engine of a warm restart has items from the start.
         for &index in context.home_engines() {
-            let counters = &context.shared.engine_counters[index.number()];
+            let counters = &context.shared.totals.engines[index.number()];
             engines.inspect(index, |engine| counters.publish(&engine.stats()));
         }
         let homes = HomeEngines::new(&context);

@@ -18,7 +18,7 @@ pub(crate) fn is_empty<E: Subject>(server: &Server<E>) -> bool {
 ///
 /// Errors: something is left over.
 pub(crate) fn audit_clients<E: Subject>(server: &Server<E>) -> Result<(), String> {
-    let counters = &server.world.shared.counters;
+    let counters = &server.world.shared.totals.cores;
     for (number, (held, counters)) in server.world.holdings().zip(counters).enumerate() {
         let left = [
             ("connections", held.connections),
@@ -67,7 +67,7 @@ pub(crate) fn audit<E: Subject>(server: &Server<E>, reads: u16) -> Result<(), St
         return Err(format!("{pinned} bytes are still pinned"));
     }
     let shared = &server.world.shared;
-    let (hits, misses) = (shared.sum(|c| &c.get_hits), shared.sum(|c| &c.get_misses));
+    let (hits, misses) = (shared.totals.sum(|c| &c.get_hits), shared.totals.sum(|c| &c.get_misses));
     if (hits, misses) != (0, reads.into()) {
         let counted = format!("{hits} hits and {misses} misses are counted");
         return Err(format!("{counted}, but {reads} reads since the reset should all have missed"));

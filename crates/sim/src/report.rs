@@ -98,7 +98,7 @@ impl Coverage {
             files_slow: disk.slow,
             ..Self::default()
         };
-        let shards = server.world.shards.iter().zip(&server.world.shared.counters);
+        let shards = server.world.shards.iter().zip(&server.world.shared.totals.cores);
         for (shard, counters) in shards {
             let holdings = shard.holdings();
             seen.index_grown += holdings.index_splits;

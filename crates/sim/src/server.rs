@@ -220,7 +220,7 @@ impl<E: Subject> Server<E> {
         let held = self.hold(&engines, now_ns);
         let (thread, shard) = (&mut self.threads[index], &mut self.world.shards[index]);
         let State::Ready(wait) = thread.state else { unreachable!("only a ready thread runs") };
-        let counters = &self.world.shared.counters[index];
+        let counters = &self.world.shared.totals.cores[index];
         let busy = || counters.busy_ticks.value();
         let (before, closes_before) = (busy(), shard.pinned_closes());
         let overslept = std::mem::take(&mut thread.overslept) && !shard.io_mut().stir();

@@ -395,12 +395,12 @@ impl<A: Around, E: FileEngine> World<A, E> {
 
     /// The sum over all engines of the counter that `counter` picks.
     pub fn sum_of_engines(&self, counter: impl Fn(&EngineCounters) -> &Counter) -> u64 {
-        self.shared.engine_counters.iter().map(|counters| counter(counters).value()).sum()
+        self.shared.totals.engines.iter().map(|counters| counter(counters).value()).sum()
     }
 
     /// The sum over all cores of the counter that `counter` picks.
     pub fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
-        self.shared.counters.iter().map(|counters| counter(counters).value()).sum()
+        self.shared.totals.cores.iter().map(|counters| counter(counters).value()).sum()
     }
 
     /// Sends `input` on `client` and returns the whole reply.

@@ -6,11 +6,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kachel_host::UnusableFile;
 use kachel_io::Io;
+use kachel_observe::{Row, Unit};
 use kachel_options::{ListenTls, ServeOptions, TlsOptions};
 use kachel_shard::{Certificates, OtherCounts};
 use kachel_tls::{
@@ -94,14 +95,39 @@ impl Encryption {
         let Self { process, resumes, .. } = self.clone();
         OtherCounts(Arc::new(move || {
             let counts = process.counts();
+            let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
             let mut all = Vec::with_capacity(5);
             if resumes {
-                all.push(("ssl_new_sessions", counts.new_sessions.load(Ordering::Relaxed)));
+                all.push(Row::counter(
+                    "ssl_new_sessions",
+                    load(&counts.new_sessions),
+                    "New TLS sessions.",
+                ));
             }
-            all.push(("ssl_handshake_errors", counts.handshake_errors.load(Ordering::Relaxed)));
-            all.push(("ssl_proto_errors", counts.protocol_errors.load(Ordering::Relaxed)));
-            all.push(("time_since_server_cert_refresh", process.seconds_since_read()));
-            all.push(("kachel_tls_kept_bytes", counts.kept_bytes.load(Ordering::Relaxed)));
+            all.extend([
+                Row::counter(
+                    "ssl_handshake_errors",
+                    load(&counts.handshake_errors),
+                    "TLS handshakes that failed.",
+                ),
+                Row::counter(
+                    "ssl_proto_errors",
+                    load(&counts.protocol_errors),
+                    "TLS connections closed for a wrong record.",
+                ),
+                Row::gauge(
+                    "time_since_server_cert_refresh",
+                    process.seconds_since_read(),
+                    Unit::Seconds,
+                    "Time since the certificate was read.",
+                ),
+                Row::gauge(
+                    "kachel_tls_kept_bytes",
+                    load(&counts.kept_bytes),
+                    Unit::Bytes,
+                    "Memory of TLS records that are not whole.",
+                ),
+            ]);
             all
         }))
     }

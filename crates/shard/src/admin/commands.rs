@@ -191,8 +191,8 @@ impl<E: Engine> Administration<'_, E> {
             if self.head.is_some() { binary_stats_topic(topic) } else { stats_topic(topic) };
         let Self { context, engines, head, .. } = *self;
         if topic == StatsTopic::Reset {
-            context.shared.reset_counters();
-            engines.reset_class_stats();
+            context.shared.totals.reset();
+            engines.class_sums.reset();
             return self.clients.reply(connection, head, Reply::Reset);
         }
         if let Some(form) = self.form_of(topic) {

@@ -32,13 +32,13 @@ use std::sync::Arc;
 use kachel_engine::ReadValue;
 use kachel_io::{Clock, SocketId, ThreadTime};
 use kachel_net::{Connection, CoreIndex};
+use kachel_observe::Counters;
 
 use crate::clients::Clients;
 use crate::connections::arrive::Arrivals;
 use crate::context::Context;
 use crate::cores::policy::{Change, SAMPLE_NS, Work};
 use crate::cores::process::Shared;
-use crate::observe::counters::Counters;
 
 /// The time of a round. A guess: long enough to measure the work of a core, and for the connections
 /// of the round before to arrive.
@@ -225,7 +225,7 @@ impl Balance {
             self.unsettled_rounds -= 1;
             Plan::None
         } else {
-            let counters = &context.shared.counters;
+            let counters = &context.shared.totals.cores;
             let busy = (0..awake).map(|core| counters[usize::from(core)].round_permille.value());
             Plan::of_awake(context.core, self.active, busy)
         };
@@ -375,7 +375,7 @@ fn published_work(counters: &Counters) -> [u64; 2] {
 
 fn work_of_all(shared: &Shared, now_ns: u64) -> Work {
     let mut work = Work::default();
-    for counters in &shared.counters {
+    for counters in &shared.totals.cores {
         work.requests += counters.requests.value();
         if now_ns.saturating_sub(counters.sampled_ns.value()) < STALE_NS {
             let [busy, waiting] = published_work(counters);

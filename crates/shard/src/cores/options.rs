@@ -11,6 +11,7 @@ use kachel_engine::Copies;
 use kachel_host::Usage;
 use kachel_io::{DirectIoRefusal, SocketName};
 use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
+use kachel_observe::Row;
 
 use crate::cores::homes::Homes;
 use crate::cores::refreshes::Certificates;
@@ -159,6 +160,13 @@ impl SharedOptions {
         let engines = self.engines.unwrap_or(self.shards.saturating_sub(net_cores));
         Homes::new(engines, self.shards, net_cores)
     }
+
+    /// The rows that other parts of the process count: Kachel's own ones, or those that have
+    /// memcached's names.
+    pub(crate) fn other_rows(&self, own: bool) -> Vec<Row<'static>> {
+        let rows = self.other_counts.iter().flat_map(|OtherCounts(rows)| rows());
+        rows.filter(|row| row.name.starts_with("kachel_") == own).collect()
+    }
 }
 
 /// A client that was closed for being slow.
@@ -227,10 +235,9 @@ impl fmt::Debug for PipeControl {
     }
 }
 
-/// Statistics that another part of the process counts, as names and numbers in the order of
-/// `stats`.
+/// Statistics that another part of the process counts, in the order of `stats`.
 #[derive(Clone)]
-pub struct OtherCounts(pub Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>);
+pub struct OtherCounts(pub Arc<dyn Fn() -> Vec<Row<'static>> + Send + Sync>);
 
 impl fmt::Debug for OtherCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

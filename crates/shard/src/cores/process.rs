@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kachel_engine::{ClockOrigin, Now};
 use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
-use kachel_stdx::Counter;
+use kachel_observe::{Facts, Totals, Watchers};
 
 use crate::cores::buffers::WaitingMemory;
 use crate::cores::crawler::Crawler;
@@ -20,10 +20,6 @@ use crate::cores::options::SharedOptions;
 use crate::cores::policy::Cores;
 use crate::cores::refreshes::Refreshes;
 use crate::cores::throttle::LoginThrottle;
-use crate::observe::by_class::ClassCounters;
-use crate::observe::counters::Counters;
-use crate::observe::engine_counters::EngineCounters;
-use crate::observe::watchers::Watchers;
 
 /// The most seconds by which clients can move the clock on: ten years.
 const MOVED_S_MAX: u32 = 10 * 365 * 24 * 60 * 60;
@@ -44,14 +40,8 @@ pub struct Shared {
     pub options: SharedOptions,
     /// The home cores of the engines.
     pub homes: Homes,
-    /// The counters of each core.
-    pub counters: Vec<Arc<Counters>>,
-    /// The counters of each core as they were at the last `stats reset`.
-    before: Vec<Counters>,
-    /// The counters of each engine.
-    pub engine_counters: Vec<EngineCounters>,
-    /// The counters of each engine as they were at the last `stats reset`.
-    engines_before: Vec<EngineCounters>,
+    /// The counters of all cores and of all engines.
+    pub totals: Totals,
     /// The memory budget of the process (`-m`).
     pub budget: Arc<Budget>,
     /// The memory of requests that wait.
@@ -83,8 +73,6 @@ pub struct Shared {
     closed: AtomicU32,
     /// Whether requests are counted by prefix (`stats detail`).
     detailed: AtomicBool,
-    /// How often all counts began anew (`stats reset`).
-    resets: AtomicU32,
     /// The readings of certificates that clients asked for.
     pub(crate) refreshes: Refreshes,
     /// Set when the clients that are left must be closed.
@@ -102,13 +90,9 @@ pub struct Shared {
 impl Shared {
     /// Makes the state of a process that starts.
     pub fn new(options: SharedOptions, budget: Arc<Budget>) -> Self {
-        let counters = (0..options.shards).map(|_| Arc::default()).collect();
         let homes = options.homes();
-        let of_engines = || homes.all().map(|_| EngineCounters::default()).collect();
-        let [engine_counters, engines_before] = [of_engines(), of_engines()];
         let detailed = AtomicBool::new(options.plain.detail_at_start);
         Self {
-            before: (0..options.shards).map(|_| Counters::default()).collect(),
             cores: Cores::new(
                 options.plain.net_cores.unwrap_or(options.shards),
                 options.plain.cores_max,
@@ -119,9 +103,7 @@ impl Shared {
             throttle: LoginThrottle::new(options.shards, options.plain.connections_max),
             options,
             homes,
-            counters,
-            engine_counters,
-            engines_before,
+            totals: Totals::new(homes.cores(), homes.engines()),
             waiting: WaitingMemory::new(Arc::clone(&budget), homes.cores()),
             budget,
             users: RwLock::new(None),
@@ -132,7 +114,6 @@ impl Shared {
             stopping: AtomicBool::new(false),
             closed: AtomicU32::new(0),
             detailed,
-            resets: AtomicU32::new(0),
             refreshes: Refreshes::default(),
             gives_up: AtomicBool::new(false),
             replies_lost: AtomicBool::new(false),
@@ -148,35 +129,38 @@ impl Shared {
         self.waiting.bytes()
     }
 
-    /// The sum over all cores of the counter that `counter` selects, since the last `stats reset`.
-    /// A gauge is never reset.
-    pub fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
-        self.sum_since(|counters| counter(counters).value())
-    }
-
-    /// The same sum over all engines.
-    pub fn sum_of_engines(&self, counter: fn(&EngineCounters) -> &Counter) -> u64 {
-        debug_assert!(self.engines_before.len() == self.engine_counters.len(), "one each");
-        let engines = self.engines_before.iter().zip(&self.engine_counters);
-        sum_of(engines, |counters| counter(counters).value())
+    /// The facts about the process for `stats`, at the time `now`. `io_kind` is the kind of the
+    /// backends; values of `pinned_bytes` are being sent.
+    pub fn facts<'f>(&'f self, now: Now, io_kind: &'f str, pinned_bytes: u64) -> Facts<'f> {
+        let options = &self.options;
+        let usage = (options.usage)();
+        Facts {
+            pid: options.pid,
+            uptime_s: now.second,
+            unix_s: u64::try_from(now.unix(now.second)).unwrap_or(0),
+            version: options.version,
+            own_version: options.own_version,
+            io_kind,
+            user_us: usage.user_us,
+            system_us: usage.system_us,
+            connections_max: options.plain.connections_max,
+            connections: self.open_connections(),
+            limit_bytes: self.budget.limit_bytes(),
+            spent_bytes: self.budget.spent_bytes(),
+            pinned_bytes,
+            is_accepting: !self.is_stopping(),
+            threads: options.shards,
+            awake_cores: self.awake_cores(),
+            spreads: self.cores.spreads.value(),
+            gathers: self.cores.gathers.value(),
+            core_trials: self.cores.trials.value(),
+        }
     }
 
     /// Replaces the users who may log in. A login under way sees the old ones or the new ones.
     pub fn set_users(&self, users: Users) {
         let mut place = self.users.write().unwrap_or_else(PoisonError::into_inner);
         *place = Some(users);
-    }
-
-    /// The sum over all cores of the counter of one size class that `counter` selects, since the
-    /// last `stats reset`.
-    pub(crate) fn sum_of_class(&self, class: u8, counter: fn(&ClassCounters) -> &Counter) -> u64 {
-        self.sum_since(|counters| counter(counters.by_class.of(class)).value())
-    }
-
-    /// The sum over all cores of `value` since the last `stats reset`.
-    fn sum_since(&self, value: impl Fn(&Counters) -> u64) -> u64 {
-        debug_assert!(self.before.len() == self.counters.len(), "a copy for each core");
-        sum_of(self.before.iter().zip(self.counters.iter().map(Arc::as_ref)), value)
     }
 
     /// Calls `ask` with the users who may log in. `None` if there are none.
@@ -190,18 +174,6 @@ impl Shared {
         self.messages.fetch_add(1, Relaxed)
     }
 
-    /// Lets all counters begin anew (`stats reset`). Any core may call this.
-    pub(crate) fn reset_counters(&self) {
-        debug_assert!(self.before.len() == self.counters.len(), "a copy for each core");
-        for (before, now) in self.before.iter().zip(&self.counters) {
-            before.copy_counts_from(now);
-        }
-        for (before, now) in self.engines_before.iter().zip(&self.engine_counters) {
-            before.copy_counts_from(now);
-        }
-        self.resets.fetch_add(1, Relaxed);
-    }
-
     /// Whether requests are counted by prefix.
     pub(crate) fn is_detailed(&self) -> bool {
         self.detailed.load(Relaxed)
@@ -210,11 +182,6 @@ impl Shared {
     /// Begins to count requests by prefix, or stops it (`stats detail`).
     pub(crate) fn set_detailed(&self, detailed: bool) {
         self.detailed.store(detailed, Relaxed);
-    }
-
-    /// How often all counts began anew.
-    pub(crate) fn resets(&self) -> u32 {
-        self.resets.load(Relaxed)
     }
 
     /// Asks all shards to finish. The caller must wake them afterwards. From now on,
@@ -361,22 +328,8 @@ impl Shared {
     }
 }
 
-/// The sum of what `value` has grown by from each of these counters to its later state.
-fn sum_of<'c, C: 'c>(
-    counters: impl Iterator<Item = (&'c C, &'c C)>,
-    value: impl Fn(&C) -> u64,
-) -> u64 {
-    counters.fold(0, |sum, (before, now)| {
-        // The copy is read first: another core may replace it by a later one meanwhile.
-        let before = value(before);
-        u64::wrapping_add(sum, value(now).saturating_sub(before))
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::cell::{Cell, RefCell};
-
     use super::*;
 
     fn shared(shards: u16) -> Shared {
@@ -399,50 +352,6 @@ mod tests {
                 _ => shared.stop(),
             }
             assert!(!by_client(&shared) && !by_failure(&shared), "{first} came first");
-        }
-    }
-
-    #[test]
-    fn a_reset_while_counters_are_read_shows_no_negative_count() {
-        /// Another core counts 3 more and resets all when the second number is read.
-        fn meanwhile(read: u32, shared: &Shared) {
-            if read == 1 {
-                shared.counters[0].cmd_set.add(3);
-                shared.counters[0].by_class.of(1).cmd_set.add(3);
-                shared.reset_counters();
-            }
-        }
-        thread_local! {
-            static READ: Cell<u32> = const { Cell::new(0) };
-            static SHARED: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
-        }
-        fn note_read() {
-            let read = READ.replace(READ.get() + 1);
-            SHARED.with_borrow(|shared| meanwhile(read, shared.as_ref().expect("it is set")));
-        }
-        let in_turn: [fn(&Shared) -> u64; 2] = [
-            |shared| {
-                shared.sum(|counters| {
-                    note_read();
-                    &counters.cmd_set
-                })
-            },
-            |shared| {
-                shared.sum_of_class(1, |row| {
-                    note_read();
-                    &row.cmd_set
-                })
-            },
-        ];
-        for sum in in_turn {
-            let shared = Arc::new(shared(1));
-            shared.counters[0].cmd_set.add(5);
-            shared.counters[0].by_class.of(1).cmd_set.add(5);
-            READ.set(0);
-            SHARED.set(Some(Arc::clone(&shared)));
-            assert_eq!(sum(&shared), 8, "as if the reset came behind it");
-            READ.set(2);
-            assert_eq!(sum(&shared), 0, "the reset is done");
         }
     }
 

@@ -28,8 +28,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use kachel_io::Clock;
-
-use crate::observe::counters::Counters;
+use kachel_observe::Counters;
 
 /// A request counts as this many bytes of work, in addition to the work of the engine. A request
 /// that reads a small item takes about as long as a copy of this number of bytes.

@@ -25,13 +25,13 @@ use kachel_engine::{
     Block, Common as _, Engine, EngineIndex, Key, KeyHashes, ReceiveValue as _, Room, Ticket, Verb,
 };
 use kachel_net::{ClientIndex, Connection, ConnectionIndex, Waiting};
+use kachel_observe::Counters;
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::observe::counters::Counters;
 use crate::request::apply::{Applier, room_for_answer};
 use crate::request::reply::ReplySink as _;
 use crate::waiting::engines::{Engines, Entered};

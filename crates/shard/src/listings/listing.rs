@@ -35,6 +35,9 @@ use std::fmt;
 use kachel_engine::{Cursor, Engine, EngineIndex, ReadValue};
 use kachel_io::{Peer, SocketId, SocketName};
 use kachel_net::{ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
+use kachel_observe::{
+    CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEP_BYTES, SIZE_STEPS_MAX, WINDOW_BYTES_MAX, take_note,
+};
 use kachel_stdx::{Chain, Work};
 use kachel_wire::format::ShownKey;
 use kachel_wire::request::BinaryHead;
@@ -44,10 +47,7 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::cores::options::OpenSocket;
 use crate::listings::tally::{Listing, Part, Tally};
-use crate::observe::prefixes::WINDOW_BYTES_MAX;
 use crate::request::form::{Ended, Form, LISTED_ITEMS_PER_TICK_MAX};
-use crate::stats::census::{CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEPS_MAX, take_note};
-use crate::stats::classes::SIZE_STEP_BYTES;
 use crate::stats::topics::Answering;
 use crate::waiting::engines::Engines;
 use crate::waiting::homes::HomeEngines;

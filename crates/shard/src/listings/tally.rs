@@ -21,12 +21,11 @@
 
 use kachel_engine::{Cursor, EngineIndex};
 use kachel_net::{ConnectionIndex, CoreIndex};
+use kachel_observe::{Census, PrefixWindow};
 use kachel_wire::request::BinaryHead;
 
 use crate::context::Context;
-use crate::observe::prefixes::PrefixWindow;
 use crate::request::form::{Ended, Form};
-use crate::stats::census::Census;
 use crate::waiting::parked::Executor;
 
 /// The most bytes that `stats cachedump` sends, about.
@@ -188,7 +187,7 @@ impl Tally {
                 let Executor::Engine(engine) = executor else {
                     unreachable!("engines are counted")
                 };
-                let items = context.shared.engine_counters[engine.number()].items.value();
+                let items = context.shared.totals.engines[engine.number()].items.value();
                 self.census.end_engine(cut.then_some(items));
             }
         } else if listing.form == Form::Prefixes {

@@ -13,12 +13,12 @@ use kachel_engine::{
     Verb, Verdict,
 };
 use kachel_net::{AnswerRoom, Resume};
+use kachel_observe::ItemBefore;
 use kachel_wire::format::{self, KeyReply};
 use kachel_wire::request::Request;
 use kachel_wire::{lease_terms, retrieval_terms};
 
 use crate::context::Context;
-use crate::observe::by_class::ItemBefore;
 use crate::request::logging::Logged;
 use crate::request::reply::{LargeValue, ReplySink};
 

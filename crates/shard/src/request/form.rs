@@ -4,6 +4,7 @@
 //! Downstream: nothing.
 
 use kachel_engine::Cursor;
+use kachel_observe::Grouping;
 
 /// The most items that a shard examines in one tick for all listings (`lru_crawler metadump`,
 /// `mgdump`) together, dead items included. A guess: this takes about as long as a batch of
@@ -31,14 +32,6 @@ pub(crate) enum Form {
     Prefixes,
     /// `stats conns`: the connections of each core.
     Connections,
-}
-
-/// The property by which a census counts items.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Grouping {
-    #[default]
-    Classes,
-    Sizes,
 }
 
 impl Form {

@@ -10,13 +10,13 @@
 use kachel_engine::{DeadFound, Engine, Key, Operation, StoreMode, StoreTerms, Ttl, Verb, Verdict};
 use kachel_io::{Peer, SocketName};
 use kachel_net::{ClientIndex, CloseReason, ConnectionIndex};
+use kachel_observe::ItemBefore;
 use kachel_wire::Streams;
 use kachel_wire::format::ShownKey;
 use kachel_wire::format::log::{self, LogItem, LogPosition, StoreFields};
 
 use crate::context::Context;
 use crate::cores::crawler::CrawlerRun;
-use crate::observe::by_class::ItemBefore;
 
 /// A request that was executed, as the log shows it.
 #[derive(Clone, Copy, Debug)]

@@ -5,11 +5,11 @@
 
 use kachel_engine::{Durability, EngineIndex, INLINE_VALUE_BYTES_MAX, ReadValue};
 use kachel_net::{AnswerRoom, BlockPool, ClientIndex, Fence, Outbox, Slots, Source, Stream};
+use kachel_observe::Log;
 use kachel_stdx::Held;
 use kachel_wire::Sink;
 
 use crate::fences::Fences;
-use crate::observe::log::Log;
 
 /// A target for a reply that may contain a value.
 pub(crate) trait ReplySink: Sink {

@@ -11,12 +11,11 @@
 use std::cell::RefMut;
 
 use kachel_engine::{Engine, Operation, Verb, Verdict};
+use kachel_observe::{
+    CLASSED_PER_TICK_MAX, Found, ItemBefore, PrefixCounts, Prefixes, look_before, tells_no_lengths,
+};
 
 use crate::context::Context;
-use crate::observe::by_class::{
-    CLASSED_PER_TICK_MAX, Found, ItemBefore, look_before, tells_no_lengths,
-};
-use crate::observe::prefixes::{PrefixCounts, Prefixes};
 use crate::request::logging::Logged;
 use crate::request::reply::ReplySink;
 
@@ -31,7 +30,7 @@ impl Context {
     /// The counts by prefix of this core since the last `stats reset`.
     pub(crate) fn prefixes(&self) -> RefMut<'_, Prefixes> {
         let mut prefixes = self.prefixes.borrow_mut();
-        prefixes.note_resets(self.shared.resets());
+        prefixes.note_resets(self.shared.totals.resets());
         prefixes
     }
 

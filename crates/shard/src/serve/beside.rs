@@ -28,13 +28,13 @@ use kachel_engine::{
     DeadFound, Engine, EngineIndex, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, ReadGuesses,
     Verb,
 };
+use kachel_observe::ItemBefore;
 use kachel_stdx::Reader;
 use kachel_wire::format::KeyReply;
 use kachel_wire::request::Request;
 use kachel_wire::{lease_terms, retrieval_terms};
 
 use crate::context::Context;
-use crate::observe::by_class::ItemBefore;
 use crate::request::apply::{ReadTerms, answer_key, answer_operation};
 use crate::request::batch::{Batch, Staged};
 use crate::request::reply::ReplySink;

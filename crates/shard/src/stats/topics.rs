@@ -6,25 +6,26 @@
 //!
 //! The keys are those of memcached, in its order. Keys that only Kachel has begin with `kachel_`;
 //! `stats kachel` tells them. `stats` has only one of them, its last line, because some programs
-//! read 4,096 bytes of it. `classes` answers the topics about size classes.
+//! read 4,096 bytes of it. `kachel_observe` has the rows; here they become lines.
 
 use std::collections::BTreeMap;
 
 use kachel_engine::{Common as _, Engine};
-use kachel_io::SEND_BLOCK_BYTES;
 use kachel_net::ConnectionIndex;
-use kachel_stdx::Counter;
+use kachel_observe::{
+    CLASS_ROW_BYTES_MAX, Census, Classes, PIECE_ROWS_MAX, PrefixCounts, Row, WINDOW_BYTES_MAX,
+};
+use kachel_stdx::SizeClasses;
 use kachel_wire::format::ShownKey;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{DetailTopic, Reply, StatsTopic, format};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::cores::options::OtherCounts;
-use crate::observe::counters::Counters;
-use crate::observe::engine_counters::EngineCounters;
-use crate::observe::prefixes::{PrefixCounts, WINDOW_BYTES_MAX};
 use crate::waiting::engines::Engines;
+use crate::waiting::parked::PIECE_BYTES_MAX;
+
+const _: () = assert!(PIECE_ROWS_MAX * CLASS_ROW_BYTES_MAX <= PIECE_BYTES_MAX, "a piece has room");
 
 /// Answers `stats` to one client.
 pub(crate) struct Answering<'a, E: Engine> {
@@ -41,8 +42,8 @@ impl<E: Engine> Answering<'_, E> {
     pub(crate) fn stats(&mut self, topic: StatsTopic, io_kind: &str) {
         let dumps_allowed = self.context.shared.options.plain.dumps_allowed;
         match topic {
-            StatsTopic::General => self.general(),
-            StatsTopic::Kachel => self.own(io_kind),
+            StatsTopic::General => self.rows(false, io_kind),
+            StatsTopic::Kachel => self.rows(true, io_kind),
             StatsTopic::Reset => unreachable!("`admin` resets the counters"),
             StatsTopic::Settings => self.settings(),
             StatsTopic::Detail(_) if !dumps_allowed => self.reply(Reply::StatsDetailNotAllowed),
@@ -112,30 +113,6 @@ impl<E: Engine> Answering<'_, E> {
         self.stat(name, if is_so { b"yes" } else { b"no" });
     }
 
-    fn seconds(&mut self, name: &str, us: u64) {
-        let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-        self.stat(name, text.as_bytes());
-    }
-
-    fn rows(&mut self, rows: &[(&str, Row)]) {
-        let shared = &self.context.shared;
-        debug_assert!(!rows.is_empty(), "rows of a table");
-        for (name, row) in rows {
-            match row {
-                Row::Sum(counter) => self.number(name, shared.sum(*counter)),
-                Row::Engines(counter) => self.number(name, shared.sum_of_engines(*counter)),
-                Row::Both(hits, misses) => {
-                    self.number(name, shared.sum(*hits) + shared.sum(*misses));
-                }
-                Row::Max(counter) => {
-                    let counters = shared.counters.iter();
-                    self.number(name, counters.map(|of| counter(of).value()).max().unwrap_or(0));
-                }
-                Row::Zero => self.number(name, 0),
-            }
-        }
-    }
-
     /// Sends the options of the process. Commands have changed some of them since the start.
     fn settings(&mut self) {
         let context = self.context;
@@ -161,76 +138,71 @@ impl<E: Engine> Answering<'_, E> {
         self.reply(Reply::End);
     }
 
-    /// Sends facts about the process, and the sums of the counters of all shards, as far as
-    /// memcached has their names.
-    fn general(&mut self) {
-        let context = self.context;
-        let (shared, options) = (&context.shared, &context.shared.options);
-        let now = context.now();
-        self.number("pid", u64::from(options.pid));
-        self.number("uptime", u64::from(now.second));
-        self.number("time", u64::try_from(now.unix(now.second)).unwrap_or(0));
-        self.stat("version", options.version.as_bytes());
-        self.stat("libevent", b"none");
-        self.number("pointer_size", 64);
-        let usage = (options.usage)();
-        self.seconds("rusage_user", usage.user_us);
-        self.seconds("rusage_system", usage.system_us);
-        let connections = u64::from(shared.open_connections());
-        self.number("max_connections", u64::from(options.plain.connections_max));
-        self.number("curr_connections", connections);
-        self.rows(CONNECTIONS);
-        self.number("connection_structures", connections);
-        let reply_bytes = shared.sum(|c| &c.owed_bytes);
-        self.number("response_obj_oom", 0);
-        self.number("response_obj_count", reply_bytes / SEND_BLOCK_BYTES as u64);
-        self.number("response_obj_bytes", reply_bytes);
-        self.rows(REQUESTS);
-        self.number("limit_maxbytes", shared.budget.limit_bytes());
-        self.number("accepting_conns", u64::from(!shared.is_stopping()));
-        // A connection above the limit is rejected, so no listener is ever disabled.
-        self.number("listen_disabled_num", 0);
-        self.number("time_in_listen_disabled_us", 0);
-        self.number("threads", u64::from(options.shards));
-        self.rows(&[("conn_yields", Row::Sum(|c| &c.conn_yields))]);
-        let slots = shared.sum_of_engines(|c| &c.index_slots);
-        self.number("hash_power_level", u64::from(slots.max(1).ilog2()));
-        self.rows(SLABS);
-        self.stat("slab_reassign_last_busy_status", b"none");
-        self.rows(LOGS);
-        self.others(false);
-        self.rows(ITEMS);
-        self.stat("kachel_version", options.own_version.as_bytes());
+    /// Sends the rows of `stats`, or of `stats kachel` if only those that Kachel has are `own`.
+    fn rows(&mut self, own: bool, io_kind: &str) {
+        let (context, engines) = (self.context, self.engines);
+        let shared = &context.shared;
+        let facts = shared.facts(context.now(), io_kind, engines.common().pinned_bytes());
+        let others = shared.options.other_rows(own);
+        let rows = if own { kachel_observe::own } else { kachel_observe::general };
+        rows(&shared.totals, &facts, &others, &mut |row| {
+            self.stat(row.name, row.value.to_string().as_bytes());
+        });
         self.reply(Reply::End);
     }
 
-    /// Sends what other parts of the process count: Kachel's own names, or those of memcached.
-    fn others(&mut self, own: bool) {
-        let shared = &self.context.shared;
-        for OtherCounts(counts) in &shared.options.other_counts {
-            for (name, count) in counts() {
-                debug_assert!(!name.is_empty(), "a statistic has a name");
-                if name.starts_with("kachel_") == own {
-                    self.number(name, count);
-                }
-            }
+    /// What is known of the size classes, with this census of the items.
+    fn classes<'c>(&self, census: &'c Census, sizes: &'c SizeClasses) -> Classes<'c, E::Reader>
+    where
+        Self: 'c,
+    {
+        let (totals, sums) = (&self.context.shared.totals, &self.engines.class_sums);
+        Classes { totals, sums, sizes, census }
+    }
+
+    /// Sends a row of `stats items` or `stats slabs`. `topic` comes before the class.
+    fn class_row(&mut self, topic: &str, class: Option<u8>, row: &Row<'_>) {
+        let name = class.map(|class| format!("{topic}{class}:{}", row.name));
+        self.stat(name.as_deref().unwrap_or(row.name), row.value.to_string().as_bytes());
+    }
+
+    /// Sends a piece of the answer to `stats items`, from class `from` on. Returns where the next
+    /// piece begins; `None` after the last one.
+    pub(crate) fn items(&mut self, census: &Census, from: u32) -> Option<u32> {
+        let sizes = self.engines.common().size_classes();
+        let now_s = self.context.now().second;
+        let classes = self.classes(census, &sizes);
+        let next = classes.items(from, now_s, &mut |class, row| {
+            self.class_row("items:", class, row);
+        });
+        self.end_after(next)
+    }
+
+    /// Sends a piece of the answer to `stats slabs`, as [`Self::items`] does.
+    pub(crate) fn slabs(&mut self, census: &Census, from: u32) -> Option<u32> {
+        let sizes = self.engines.common().size_classes();
+        let spent_bytes = self.context.shared.budget.spent_bytes();
+        let classes = self.classes(census, &sizes);
+        let next = classes.slabs(from, spent_bytes, &mut |class, row| {
+            self.class_row("", class, row);
+        });
+        self.end_after(next)
+    }
+
+    /// Sends a piece of the answer to `stats sizes`, from step `from` on, as [`Self::items`] does.
+    pub(crate) fn sizes(&mut self, census: &Census, from: u32) -> Option<u32> {
+        let next = kachel_observe::sizes(census, from, |bytes, items| {
+            self.stat(&bytes.to_string(), items.to_string().as_bytes());
+        });
+        self.end_after(next)
+    }
+
+    /// Ends the answer if no piece comes next.
+    fn end_after(&mut self, next: Option<u32>) -> Option<u32> {
+        if next.is_none() {
+            self.reply(Reply::End);
         }
-    }
-
-    /// Sends the statistics that only Kachel has.
-    fn own(&mut self, io_kind: &str) {
-        let shared = &self.context.shared;
-        self.stat("kachel_version", shared.options.own_version.as_bytes());
-        self.stat("kachel_io", io_kind.as_bytes());
-        self.number("kachel_awake_cores", u64::from(shared.awake_cores()));
-        self.number("kachel_spreads", shared.cores.spreads.value());
-        self.number("kachel_gathers", shared.cores.gathers.value());
-        self.number("kachel_core_trials", shared.cores.trials.value());
-        self.others(true);
-        self.rows(OWN);
-        self.number("kachel_memory_spent", shared.budget.spent_bytes());
-        self.number("kachel_pinned_bytes", self.engines.common().pinned_bytes());
-        self.reply(Reply::End);
+        next
     }
 }
 
@@ -244,144 +216,3 @@ fn prefix_line((prefix, counts): (Vec<u8>, PrefixCounts)) -> Vec<u8> {
     line.extend_from_slice(counts.as_bytes());
     line
 }
-
-/// The number of a line of `stats`.
-enum Row {
-    /// The sum of a counter over all cores.
-    Sum(fn(&Counters) -> &Counter),
-    /// The sum of a counter over all engines.
-    Engines(fn(&EngineCounters) -> &Counter),
-    /// The sum of two such counters, so that a request is counted once.
-    Both(fn(&Counters) -> &Counter, fn(&Counters) -> &Counter),
-    /// The greatest of a number over all cores.
-    Max(fn(&Counters) -> &Counter),
-    /// Always 0, because Kachel has nothing that the name counts.
-    Zero,
-}
-
-/// memcached's keys between `curr_connections` and `connection_structures`.
-const CONNECTIONS: &[(&str, Row)] = &[
-    ("total_connections", Row::Sum(|c| &c.connections_opened)),
-    ("rejected_connections", Row::Sum(|c| &c.connections_rejected)),
-];
-
-/// memcached's keys from `read_buf_count` to `bytes_written`.
-const REQUESTS: &[(&str, Row)] = &[
-    // A connection has no buffer of its own for requests: received bytes are lent to it.
-    ("read_buf_count", Row::Zero),
-    ("read_buf_bytes", Row::Zero),
-    ("read_buf_bytes_free", Row::Zero),
-    ("read_buf_oom", Row::Zero),
-    ("reserved_fds", Row::Zero),
-    ("cmd_get", Row::Both(|c| &c.get_hits, |c| &c.get_misses)),
-    ("cmd_set", Row::Sum(|c| &c.cmd_set)),
-    ("cmd_flush", Row::Sum(|c| &c.cmd_flush)),
-    ("cmd_touch", Row::Both(|c| &c.touch_hits, |c| &c.touch_misses)),
-    ("cmd_meta", Row::Sum(|c| &c.cmd_meta)),
-    ("get_hits", Row::Sum(|c| &c.get_hits)),
-    ("get_misses", Row::Sum(|c| &c.get_misses)),
-    ("get_expired", Row::Sum(|c| &c.get_expired)),
-    ("get_flushed", Row::Sum(|c| &c.get_flushed)),
-    ("delete_misses", Row::Sum(|c| &c.delete_misses)),
-    ("delete_hits", Row::Sum(|c| &c.delete_hits)),
-    ("incr_misses", Row::Sum(|c| &c.incr_misses)),
-    ("incr_hits", Row::Sum(|c| &c.incr_hits)),
-    ("decr_misses", Row::Sum(|c| &c.decr_misses)),
-    ("decr_hits", Row::Sum(|c| &c.decr_hits)),
-    ("cas_misses", Row::Sum(|c| &c.cas_misses)),
-    ("cas_hits", Row::Sum(|c| &c.cas_hits)),
-    ("cas_badval", Row::Sum(|c| &c.cas_badval)),
-    ("touch_hits", Row::Sum(|c| &c.touch_hits)),
-    ("touch_misses", Row::Sum(|c| &c.touch_misses)),
-    ("store_too_large", Row::Sum(|c| &c.store_too_large)),
-    ("store_no_memory", Row::Sum(|c| &c.store_no_memory)),
-    ("auth_cmds", Row::Sum(|c| &c.auth_cmds)),
-    ("auth_errors", Row::Sum(|c| &c.auth_errors)),
-    ("idle_kicks", Row::Sum(|c| &c.idle_kicks)),
-    ("bytes_read", Row::Sum(|c| &c.bytes_read)),
-    ("bytes_written", Row::Sum(|c| &c.bytes_written)),
-];
-
-/// memcached's keys from `hash_bytes` to `slab_reassign_busy_nomem`. The index grows one bucket at
-/// a time, and no page moves between size classes.
-const SLABS: &[(&str, Row)] = &[
-    ("hash_bytes", Row::Engines(|c| &c.index_bytes)),
-    ("hash_is_expanding", Row::Zero),
-    ("slab_reassign_rescues", Row::Zero),
-    ("slab_reassign_chunk_rescues", Row::Zero),
-    ("slab_reassign_inline_reclaim", Row::Zero),
-    ("slab_reassign_busy_items", Row::Zero),
-    ("slab_reassign_busy_deletes", Row::Zero),
-    ("slab_reassign_busy_nomem", Row::Zero),
-];
-
-/// memcached's keys from `slab_reassign_running` to `log_watchers`. The crawler is the walk of a
-/// listing. The keys of TLS come next.
-const LOGS: &[(&str, Row)] = &[
-    ("slab_reassign_running", Row::Zero),
-    ("slabs_moved", Row::Zero),
-    ("lru_crawler_running", Row::Sum(|c| &c.listings)),
-    ("lru_crawler_starts", Row::Sum(|c| &c.listings_begun)),
-    ("lru_maintainer_juggles", Row::Zero),
-    ("malloc_fails", Row::Zero),
-    ("log_worker_dropped", Row::Sum(|c| &c.log_worker_dropped)),
-    ("log_worker_written", Row::Sum(|c| &c.log_worker_written)),
-    ("log_watcher_skipped", Row::Sum(|c| &c.log_watcher_skipped)),
-    ("log_watcher_sent", Row::Sum(|c| &c.log_watcher_sent)),
-    ("log_watchers", Row::Sum(|c| &c.watchers)),
-];
-
-/// memcached's keys from `unexpected_napi_ids` to the end. There are no LRU lists.
-const ITEMS: &[(&str, Row)] = &[
-    ("unexpected_napi_ids", Row::Zero),
-    ("round_robin_fallback", Row::Zero),
-    ("bytes", Row::Engines(|c| &c.bytes)),
-    ("curr_items", Row::Engines(|c| &c.items)),
-    ("total_items", Row::Sum(|c| &c.total_items)),
-    ("slab_global_page_pool", Row::Zero),
-    ("expired_unfetched", Row::Engines(|c| &c.expired_unfetched)),
-    ("evicted_unfetched", Row::Engines(|c| &c.evicted_unfetched)),
-    ("evicted_active", Row::Engines(|c| &c.evicted_active)),
-    ("evictions", Row::Engines(|c| &c.evictions)),
-    ("reclaimed", Row::Engines(|c| &c.reclaimed)),
-    ("crawler_reclaimed", Row::Sum(|c| &c.crawler_reclaimed)),
-    ("crawler_items_checked", Row::Sum(|c| &c.listed_items)),
-    ("lrutail_reflocked", Row::Zero),
-    ("moves_to_cold", Row::Zero),
-    ("moves_to_warm", Row::Zero),
-    ("moves_within_lru", Row::Zero),
-    ("direct_reclaims", Row::Zero),
-    ("lru_bumps_dropped", Row::Zero),
-];
-
-/// The keys of Kachel, for `stats kachel`.
-const OWN: &[(&str, Row)] = &[
-    ("kachel_index_slots", Row::Engines(|c| &c.index_slots)),
-    ("kachel_owed_bytes", Row::Sum(|c| &c.owed_bytes)),
-    ("kachel_pinned_closes", Row::Sum(|c| &c.pinned_closes)),
-    ("kachel_line_closes", Row::Sum(|c| &c.line_closes)),
-    ("kachel_block_closes", Row::Sum(|c| &c.block_closes)),
-    ("kachel_login_closes", Row::Sum(|c| &c.login_closes)),
-    ("kachel_reader_closes", Row::Sum(|c| &c.reader_closes)),
-    ("kachel_resumptions", Row::Sum(|c| &c.resumptions)),
-    ("kachel_long_lines", Row::Sum(|c| &c.long_lines)),
-    ("kachel_listed_items", Row::Sum(|c| &c.listed_items)),
-    ("kachel_parked", Row::Sum(|c| &c.parked)),
-    ("kachel_reads_beside", Row::Sum(|c| &c.reads_beside)),
-    ("kachel_writes_beside", Row::Sum(|c| &c.writes_beside)),
-    ("kachel_engines_held", Row::Sum(|c| &c.engines_held)),
-    ("kachel_connections_moved", Row::Sum(|c| &c.connections_moved)),
-    ("kachel_udp_datagrams", Row::Sum(|c| &c.udp_datagrams)),
-    ("kachel_udp_ignored", Row::Sum(|c| &c.udp_ignored)),
-    ("kachel_udp_over_budget", Row::Sum(|c| &c.udp_over_budget)),
-    ("kachel_udp_incomplete", Row::Sum(|c| &c.udp_incomplete)),
-    ("kachel_udp_too_long", Row::Sum(|c| &c.udp_too_long)),
-    ("kachel_udp_lost", Row::Sum(|c| &c.udp_lost)),
-    ("kachel_requests", Row::Sum(|c| &c.requests)),
-    ("kachel_ticks", Row::Sum(|c| &c.ticks)),
-    ("kachel_busy_ticks", Row::Sum(|c| &c.busy_ticks)),
-    ("kachel_longest_hold_bytes", Row::Max(|c| &c.longest_hold_bytes)),
-    ("kachel_longest_hold_us", Row::Max(|c| &c.longest_hold_us)),
-    ("kachel_longest_tick_bytes", Row::Max(|c| &c.longest_tick_bytes)),
-    ("kachel_longest_tick_us", Row::Max(|c| &c.longest_tick_us)),
-];

@@ -43,10 +43,11 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use kachel_engine::{ClassStats, DeadFound, DurableWord, Engine, EngineIndex, LastDead, Sequence};
+use kachel_engine::{DeadFound, DurableWord, Engine, EngineIndex, LastDead, Sequence};
 use kachel_io::FILE_OPERATIONS_MAX;
 use kachel_net::{CoreIndex, Fence};
-use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
+use kachel_observe::ClassSums;
+use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, Work};
 
 use crate::context::Context;
 use crate::cores::homes::Homes;
@@ -92,9 +93,7 @@ pub struct Engines<E: Engine> {
     /// the indices of the engines, until the core submits them.
     outgoing: Vec<Outgoing<E>>,
     /// The counts of all engines by size class, by the indices of the engines.
-    pub(crate) counted: Vec<E::Reader>,
-    /// The sums of these counts at the last `stats reset`, by class.
-    pub(crate) counted_before: Mutex<[ClassStats; SizeClasses::MAX]>,
+    pub(crate) class_sums: ClassSums<E::Reader>,
     mailboxes: Mailboxes<E>,
     homes: Homes,
     common: E::Common,
@@ -126,8 +125,8 @@ impl<E: Engine> Engines<E> {
         assert!(engines.len() == usize::from(homes.engines()), "homes, H1");
         let common = engines[0].common();
         let crew = crew && homes.cores() > 1;
-        let counted: Vec<_> = engines.iter().map(E::reader).collect();
-        let readers = if crew { counted.clone() } else { Vec::new() };
+        let all: Vec<_> = engines.iter().map(E::reader).collect();
+        let readers = if crew { all.clone() } else { Vec::new() };
         let cores = usize::from(homes.cores());
         let mailboxes = Mailboxes::new(cores);
         let last_dead = engines.iter().map(E::last_dead).collect();
@@ -141,14 +140,12 @@ impl<E: Engine> Engines<E> {
             CachePadded::new(Door { lock, calls: Calls::new(cores) })
         };
         let doors = engines.into_iter().map(door).collect();
-        let counted_before = Mutex::new([ClassStats::default(); SizeClasses::MAX]);
         Arc::new(Self {
             doors,
             readers,
             durable,
             outgoing,
-            counted,
-            counted_before,
+            class_sums: ClassSums::new(all),
             mailboxes,
             homes,
             common,
@@ -221,7 +218,7 @@ impl<E: Engine> Engines<E> {
     /// may take none. Cost: a load for each engine.
     #[cold]
     pub(crate) fn fullest(&self, context: &Context) -> Option<EngineIndex> {
-        let counters = &context.shared.engine_counters;
+        let counters = &context.shared.totals.engines;
         debug_assert!(counters.len() == self.doors.len(), "an engine counts for itself");
         let engines = self.homes.all().filter(|index| self.may_take(*index, context));
         engines.max_by_key(|index| counters[index.number()].bytes.value())
@@ -511,7 +508,7 @@ impl<'l, E: Engine> Entered<'l, E> {
         let Context { shared, counters, .. } = context;
         let kept = self.kept();
         let stats = kept.engine.stats();
-        shared.engine_counters[index.number()].publish(&stats);
+        shared.totals.engines[index.number()].publish(&stats);
         let found = DeadFound { expired: stats.found_expired, flushed: stats.found_flushed };
         let before = std::mem::replace(&mut kept.found, found);
         debug_assert!(before.expired <= found.expired, "an engine counts from its start on");

@@ -137,8 +137,8 @@ mod tests {
     use crate::cores::options::SharedOptions;
     use crate::cores::process::Shared;
     use crate::cores::work::WorkMeter;
-    use crate::observe::log::Log;
-    use crate::observe::sizes::Sizes;
+    use kachel_observe::Log;
+    use kachel_observe::Sizes;
 
     const SHARDS: u16 = BATCH_MAX as u16 + 8;
 

@@ -183,7 +183,7 @@ impl Server {
 
     /// The sum over all cores of the counter that `counter` picks.
     pub(crate) fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
-        self.shared().sum(counter)
+        self.shared().totals.sum(counter)
     }
 
     pub(crate) fn connect(&self) -> Client {

@@ -136,7 +136,7 @@ fn run_once(options: WorldOptions, clients: Vec<Client>, happened: &[AtomicU64; 
     for thread in threads {
         thread.join().expect("its assertions hold");
     }
-    for (id, counters) in shared.counters.iter().enumerate() {
+    for (id, counters) in shared.totals.cores.iter().enumerate() {
         happened[0].fetch_add(counters.parked.value(), Relaxed);
         happened[1].fetch_add(u64::from(id > 0 && counters.bytes_read.value() > 0), Relaxed);
         happened[2].fetch_add(counters.resumptions.value(), Relaxed);

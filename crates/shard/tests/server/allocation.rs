@@ -188,7 +188,7 @@ fn requests_are_served_without_allocation(shards: u16, crew: bool) {
             next.by_ref().take(rounds as usize).map(|n| round(world, &clients, talk, n, cut)).sum()
         };
     say(&mut world, &CONVERSATIONS[0], FILL_ROUNDS, false);
-    let evictions = world.shared.engine_counters.iter().map(|counters| counters.evictions.value());
+    let evictions = world.shared.totals.engines.iter().map(|counters| counters.evictions.value());
     assert!(evictions.sum::<u64>() > 0, "memory is full");
     let mut found = Vec::new();
     for cut in [false, true].repeat(WARM_UPS) {

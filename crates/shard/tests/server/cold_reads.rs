@@ -231,7 +231,7 @@ fn a_request_is_not_taken_for_the_read_of_a_client_that_has_left() {
     let clients: Vec<_> = (0..2 * FILLERS).map(|_| bench.world.connect()).collect();
     // Each core has reply slots of its own, so the clients of the other core fill the queue.
     let (fillers, clients): (Vec<_>, Vec<_>) = clients.iter().partition(|client| {
-        let served = |bench: &Bench| bench.world.shared.counters[1].requests.value();
+        let served = |bench: &Bench| bench.world.shared.totals.cores[1].requests.value();
         let before = served(&bench);
         assert_eq!(bench.ask(client, "touch none 0\r\n"), "NOT_FOUND\r\n");
         served(&bench) > before

@@ -82,7 +82,7 @@ fn a_read_of_another_shards_key_sends_nothing_and_wakes_nobody() {
 
 /// Ticks in which mail came, of all shards but the first.
 fn woken(world: &World) -> u64 {
-    world.shared.counters[1..].iter().map(|counters| counters.busy_ticks.value()).sum()
+    world.shared.totals.cores[1..].iter().map(|counters| counters.busy_ticks.value()).sum()
 }
 
 #[test]

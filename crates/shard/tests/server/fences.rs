@@ -574,7 +574,7 @@ fn a_request_that_finds_no_record_counts_its_work() {
     }
     bench.world.turn();
     assert_eq!(bench.world.parked(), parked, "these two found none");
-    let longest = &bench.world.shared.counters[0].longest_hold_bytes;
+    let longest = &bench.world.shared.totals.cores[0].longest_hold_bytes;
     assert_eq!(longest.value(), HOLD_BYTES_MAX, "each has had a hold of its own");
 }
 

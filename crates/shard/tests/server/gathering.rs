@@ -142,7 +142,7 @@ impl Machine {
         if is_rest(wait) && !shard.io_mut().stir() {
             return;
         }
-        let requests = |world: &World| world.shared.counters[core].requests.value();
+        let requests = |world: &World| world.shared.totals.cores[core].requests.value();
         let before = requests(&self.world);
         self.world.shards[core].complete_tick(wait).expect("memory never fails");
         let cost_ns = TICK_NS + (requests(&self.world) - before) * REQUEST_NS;
@@ -253,7 +253,7 @@ fn clients_that_stay_are_served_by_the_core_that_accepted_them() {
     machine.run(100, 2);
     machine.run(500, 30); // Three times what one core can do.
     machine.run(100, 2);
-    let counters = &machine.world.shared.counters;
+    let counters = &machine.world.shared.totals.cores;
     let connections = |core: usize| counters[core].connections.value();
     assert_eq!((connections(0), machine.moved()), (CLIENTS as u64, 0));
     assert!((1..counters.len()).all(|core| counters[core].requests.value() == 0));

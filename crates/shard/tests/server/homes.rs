@@ -76,7 +76,7 @@ fn each_key_is_stored_read_counted_and_flushed_for_any_numbers() {
             assert_eq!(got.len(), LARGE_BYTES + "VALUE large0 0 300000\r\n\r\nEND\r\n".len());
         }
         let all = (KEYS + CLIENTS) as u64;
-        let of_each = world.shared.engine_counters.iter().map(|counters| counters.items.value());
+        let of_each = world.shared.totals.engines.iter().map(|counters| counters.items.value());
         assert_eq!(
             (of_each.clone().count(), of_each.sum()),
             (usize::from(engines), all),
@@ -191,7 +191,7 @@ fn a_full_server_evicts_in_all_engines_for_any_numbers() {
                 let set = format!("set large{number} 0 0 {LARGE_BYTES}\r\n{large}\r\n");
                 assert_eq!(world.ask(client, set.as_bytes()), b"STORED\r\n", "{numbers:?} {crew}");
             }
-            let evictions = world.shared.engine_counters.iter().map(|of| of.evictions.value());
+            let evictions = world.shared.totals.engines.iter().map(|of| of.evictions.value());
             assert!(evictions.clone().all(|count| count > 0), "{numbers:?}, crew: {crew}");
             world.audit();
         }

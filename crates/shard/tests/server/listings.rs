@@ -15,7 +15,7 @@ const TICKS_MAX: usize = 200_000;
 /// tick than it may. Returns the listings, and after how many ticks each had ended.
 fn list(world: &mut World, clients: &[FarEnd], line: &[u8], end: &[u8]) -> Vec<(Vec<u8>, usize)> {
     let items = |world: &World, shard: usize| {
-        usize::try_from(world.shared.counters[shard].listed_items.value()).expect("few")
+        usize::try_from(world.shared.totals.cores[shard].listed_items.value()).expect("few")
     };
     let mut listings = vec![(Vec::new(), 0); clients.len()];
     clients.iter().for_each(|client| client.write(line));

@@ -44,7 +44,7 @@ fn set(world: &mut World, client: &FarEnd, key: &str, bytes: usize) {
 }
 
 fn most(world: &World, counter: impl Fn(&kachel_shard::Counters) -> &kachel_shard::Counter) -> u64 {
-    world.shared.counters.iter().map(|counters| counter(counters).value()).max().unwrap_or(0)
+    world.shared.totals.cores.iter().map(|counters| counter(counters).value()).max().unwrap_or(0)
 }
 
 /// The length of the value under `big`.

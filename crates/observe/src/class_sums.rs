@@ -1,32 +1,45 @@
 //! Counts of all engines by size class, since the last `stats reset`.
 //!
-//! Upstream:   `classes` and `admin`, on any core.
+//! Upstream:   `classes`, and the shard that resets all counts, on any core.
 //! Downstream: the engines' readers, which know the counts without a lock.
 
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
-use kachel_engine::{ClassStats, Engine, ReadBeside as _};
+use kachel_engine::{ClassStats, ReadBeside};
 use kachel_stdx::SizeClasses;
 
-use crate::waiting::engines::Engines;
+/// The counts of the items that are gone, by size class, in all engines.
+#[derive(Debug)]
+pub struct ClassSums<R> {
+    /// A reader of each engine.
+    readers: Vec<R>,
+    /// The sums at the last `stats reset`, by class.
+    before: Mutex<[ClassStats; SizeClasses::MAX]>,
+}
 
-impl<E: Engine> Engines<E> {
+impl<R: ReadBeside> ClassSums<R> {
+    /// The counts of the engines that these read.
+    pub fn new(readers: Vec<R>) -> Self {
+        assert!(!readers.is_empty(), "each engine counts");
+        Self { readers, before: Mutex::new([ClassStats::default(); SizeClasses::MAX]) }
+    }
+
     /// Counts of the items of a size class that are gone, in all engines since the last `stats
     /// reset`.
     ///
-    /// Cost: a few loads for each shard.
-    pub(crate) fn class_stats(&self, class: u8) -> ClassStats {
+    /// Cost: a few loads for each engine.
+    pub fn of(&self, class: u8) -> ClassStats {
         debug_assert!(usize::from(class) < SizeClasses::MAX, "a class of the engine");
         // The sums are read behind the lock, so they are not older than those of the last reset.
-        let before = self.counted_before.lock().unwrap_or_else(PoisonError::into_inner);
-        since(&before[usize::from(class) % SizeClasses::MAX], self.class_sums(class))
+        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        since(&before[usize::from(class) % SizeClasses::MAX], self.sums(class))
     }
 
-    /// The sums over all shards since the start. The age is the longest one.
-    fn class_sums(&self, class: u8) -> ClassStats {
-        debug_assert!(!self.counted.is_empty(), "each engine counts");
-        self.counted.iter().fold(ClassStats::default(), |sum, shard| {
-            let one = shard.class_stats(class);
+    /// The sums over all engines since the start. The age is the longest one.
+    fn sums(&self, class: u8) -> ClassStats {
+        debug_assert!(!self.readers.is_empty(), "each engine counts");
+        self.readers.iter().fold(ClassStats::default(), |sum, engine| {
+            let one = engine.class_stats(class);
             ClassStats {
                 evicted: sum.evicted + one.evicted,
                 evicted_with_expiry: sum.evicted_with_expiry + one.evicted_with_expiry,
@@ -39,15 +52,15 @@ impl<E: Engine> Engines<E> {
         })
     }
 
-    /// Lets the counts by size class begin anew (`stats reset`). Any core may call this.
-    pub(crate) fn reset_class_stats(&self) {
-        let mut before = self.counted_before.lock().unwrap_or_else(PoisonError::into_inner);
-        *before = std::array::from_fn(|class| self.class_sums(class as u8));
+    /// Lets the counts begin anew (`stats reset`). Any core may call this.
+    pub fn reset(&self) {
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        *before = std::array::from_fn(|class| self.sums(class as u8));
     }
 }
 
 /// The counts of a class since the sums were `before`. The age is the longest one since the start,
-/// if anything was evicted. A shard may count while its counts are read one after the other, so a
+/// if anything was evicted. An engine may count while its counts are read one after the other, so a
 /// count is never below 0.
 fn since(before: &ClassStats, now: ClassStats) -> ClassStats {
     let evicted = now.evicted.saturating_sub(before.evicted);
@@ -63,7 +76,7 @@ fn since(before: &ClassStats, now: ClassStats) -> ClassStats {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

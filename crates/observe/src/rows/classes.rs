@@ -1,7 +1,7 @@
 //! `stats items`, `stats slabs` and `stats sizes`: the items by their sizes.
 //!
-//! Upstream:   `listing`, once it has walked all items.
-//! Downstream: its census; the counts of all engines by class, and the counters of all shards by
+//! Upstream:   a listing, once it has walked all items.
+//! Downstream: its census; the counts of all engines by class, and the counters of all cores by
 //!             class.
 //!
 //! Kachel has no slabs: items of all classes lie in the same segments. The classes are those that
@@ -16,31 +16,26 @@
 //! - I2  The items and bytes of the classes add up to `curr_items` and `bytes`, if no core changes
 //!   items meanwhile, no item has expired, and there are not more items than a census examines.
 
-use kachel_engine::{ClassStats, Common as _, Engine};
+use kachel_engine::{ClassStats, ReadBeside};
 use kachel_stdx::{Counter, SizeClasses};
-use kachel_wire::Reply;
 
-use crate::observe::by_class::ClassCounters;
-use crate::observe::counters::Counters;
-use crate::stats::census::{Census, Group};
-use crate::stats::topics::Answering;
-use crate::waiting::parked::PIECE_BYTES_MAX;
+use crate::by_class::ClassCounters;
+use crate::census::{Census, Group};
+use crate::class_sums::ClassSums;
+use crate::counters::Counters;
+use crate::rows::{Kind, Row, Unit, Value};
+use crate::totals::Totals;
 
 /// Bytes of a step of `stats sizes`.
-pub(crate) const SIZE_STEP_BYTES: u32 = 32;
+pub const SIZE_STEP_BYTES: u32 = 32;
 
-/// The most bytes of a line, or of a statistic of the binary protocol.
-const ROW_BYTES_MAX: usize = 72;
-/// The most classes of one piece of an answer. A class has `CLASS_ROWS_MAX` lines.
+/// The most rows of one piece of an answer.
+pub const PIECE_ROWS_MAX: usize = CLASSES_PER_PIECE_MAX * CLASS_ROWS_MAX;
+/// The most bytes of a row with its class, as a line or as a statistic of the binary protocol.
+pub const CLASS_ROW_BYTES_MAX: usize = 72;
+/// The most classes of one piece of an answer. A class has at most `CLASS_ROWS_MAX` rows.
 const CLASSES_PER_PIECE_MAX: usize = 8;
 const CLASS_ROWS_MAX: usize = 28;
-/// The most steps of `stats sizes` of one piece of an answer.
-const STEPS_PER_PIECE_MAX: usize = 224;
-
-const _: () = {
-    assert!(CLASSES_PER_PIECE_MAX * CLASS_ROWS_MAX * ROW_BYTES_MAX <= PIECE_BYTES_MAX);
-    assert!(STEPS_PER_PIECE_MAX * ROW_BYTES_MAX <= PIECE_BYTES_MAX);
-};
 
 /// Bytes of memcached's pages.
 const PAGE_BYTES: u64 = 1 << 20;
@@ -103,11 +98,11 @@ impl Chunks {
 /// one sum, so it is not added up for each class again.
 struct Requests {
     /// By kind: those of [`REQUESTS`], then [`REFUSED`].
-    kinds: Vec<Kind>,
+    kinds: Vec<OfKind>,
 }
 
 /// The requests of one kind.
-struct Kind {
+struct OfKind {
     /// All of them.
     all: u64,
     /// Those of the sample, by class.
@@ -129,9 +124,9 @@ impl Requests {
         let kinds = picks.map(|(row, all)| {
             let counted = std::array::from_fn(|class| of_class(class as u8, row));
             let sample = counted.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
-            Kind { all: of_all(all), counted, sample }
+            OfKind { all: of_all(all), counted, sample }
         });
-        let kinds: Vec<Kind> = kinds.collect();
+        let kinds: Vec<OfKind> = kinds.collect();
         debug_assert!(kinds.len() == Self::REFUSED + 1, "the refused ones come last");
         Self { kinds }
     }
@@ -144,7 +139,7 @@ impl Requests {
 
     /// The requests of a kind that belong to a class.
     fn of(&self, kind: usize, class: u8) -> u64 {
-        let Kind { all, counted, sample } = &self.kinds[kind];
+        let OfKind { all, counted, sample } = &self.kinds[kind];
         part_of(*all, counted[usize::from(class)], *sample)
     }
 }
@@ -161,26 +156,34 @@ struct Class<'r> {
     requests: &'r Requests,
 }
 
-impl<E: Engine> Answering<'_, E> {
+/// Takes the rows of classes. A row of all classes together has no class.
+type Sink<'s> = &'s mut dyn FnMut(Option<u8>, &Row<'_>);
+
+/// What is known of the classes of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Classes<'a, R> {
+    /// The counters of all cores and engines.
+    pub totals: &'a Totals,
+    /// Counts of the items that are gone.
+    pub sums: &'a ClassSums<R>,
+    /// The classes.
+    pub sizes: &'a SizeClasses,
+    /// The items that are there.
+    pub census: &'a Census,
+}
+
+impl<R: ReadBeside> Classes<'_, R> {
     /// Calls `show` with each class that is shown (I1) from number `from` on, at most
     /// `CLASSES_PER_PIECE_MAX`; with those that have no items only if they are `also_empty`.
     /// Returns the number of the next one, if there may be more.
-    fn classes(
-        &mut self,
-        census: &Census,
-        from: u32,
-        also_empty: bool,
-        mut show: impl FnMut(&mut Self, &Class<'_>),
-    ) -> Option<u32> {
-        let (engines, context) = (self.engines, self.context);
-        let classes = engines.common().size_classes();
-        let chunk_bytes = classes.lengths();
+    fn each(&self, from: u32, also_empty: bool, mut show: impl FnMut(&Class<'_>)) -> Option<u32> {
+        let chunk_bytes = self.sizes.lengths();
         debug_assert!(chunk_bytes.len() <= SizeClasses::MAX, "a row for each class");
-        let of_class = |class, row| context.shared.sum_of_class(class, row);
-        let requests = &Requests::read(of_class, |all| context.shared.sum(all));
+        let of_class = |class, row| self.totals.sum_of_class(class, row);
+        let requests = &Requests::read(of_class, |all| self.totals.sum(all));
         let mut shown = 0;
         for (number, &chunk_bytes) in (0..).zip(chunk_bytes).skip(1.max(from as usize)) {
-            let (held, gone) = (census.of(u32::from(number)), engines.class_stats(number));
+            let (held, gone) = (self.census.of(u32::from(number)), self.sums.of(number));
             let was_used = || gone.evicted + gone.reclaimed > 0 || requests.has_any(number);
             let is_used = held.items > 0 || also_empty && was_used();
             if is_used && shown == CLASSES_PER_PIECE_MAX {
@@ -188,82 +191,95 @@ impl<E: Engine> Answering<'_, E> {
             }
             if is_used {
                 let chunk_bytes = u64::from(chunk_bytes);
-                show(self, &Class { number, chunk_bytes, held, gone, requests });
+                show(&Class { number, chunk_bytes, held, gone, requests });
                 shown += 1;
             }
         }
         None
     }
 
-    /// Sends a piece of the answer to `stats items`, from class `from` on. Returns where the next
-    /// piece begins; `None` after the last one.
-    pub(crate) fn items(&mut self, census: &Census, from: u32) -> Option<u32> {
-        let next = self.classes(census, from, false, Self::items_of);
-        if next.is_none() {
-            self.reply(Reply::End);
-        }
-        next
+    /// Gives a piece of the rows of `stats items` to `sink`, from class `from` on. Returns where
+    /// the next piece begins; `None` after the last one.
+    pub fn items(&self, from: u32, now_s: u32, sink: Sink<'_>) -> Option<u32> {
+        self.each(from, false, |class| class.items(now_s, sink))
     }
 
-    fn items_of(&mut self, class: &Class<'_>) {
-        let Class { number: class, held, gone, requests, .. } = *class;
-        let now = self.context.now().second;
-        let age = if held.items == 0 { 0 } else { now.saturating_sub(held.oldest) };
-        let (hits, refused) = (requests.of(0, class), requests.of(Requests::REFUSED, class));
-        debug_assert!(gone.evicted_with_expiry <= gone.evicted, "they are evicted, too");
-        let rows = [
-            ("number", held.items),
-            ("number_hot", 0),
-            ("number_warm", 0),
-            ("number_cold", held.items),
-            ("age_hot", 0),
-            ("age_warm", 0),
-            ("age", u64::from(age)),
-            ("mem_requested", held.bytes),
-            ("evicted", gone.evicted),
-            ("evicted_nonzero", gone.evicted_with_expiry),
-            ("evicted_time", gone.evicted_age_s),
-            ("outofmemory", refused),
-            ("tailrepairs", 0),
-            ("reclaimed", gone.reclaimed),
-            ("expired_unfetched", gone.expired_unfetched),
-            ("evicted_unfetched", gone.evicted_unfetched),
-            ("evicted_active", gone.evicted_active),
-            ("crawler_reclaimed", 0),
-            ("crawler_items_checked", 0),
-            ("lrutail_reflocked", 0),
-            ("moves_to_cold", 0),
-            ("moves_to_warm", 0),
-            ("moves_within_lru", 0),
-            ("direct_reclaims", 0),
-            ("hits_to_hot", 0),
-            ("hits_to_warm", 0),
-            ("hits_to_cold", hits),
-            ("hits_to_temp", 0),
-        ];
-        for (name, number) in rows {
-            self.number(&format!("items:{class}:{name}"), number);
-        }
-    }
-
-    /// Sends a piece of the answer to `stats slabs`, as [`Self::items`] does.
-    pub(crate) fn slabs(&mut self, census: &Census, from: u32) -> Option<u32> {
-        let next = self.classes(census, from, true, Self::slab);
+    /// Gives a piece of the rows of `stats slabs` to `sink`, as [`Self::items`] does. `spent_bytes`
+    /// are those of the memory budget.
+    pub fn slabs(&self, from: u32, spent_bytes: u64, sink: Sink<'_>) -> Option<u32> {
+        let next = self.each(from, true, |class| class.slab(sink));
         if next.is_none() {
             let (mut active, mut from) = (0, Some(0));
             while let Some(first) = from {
-                from = self.classes(census, first, true, |_, _| active += 1);
+                from = self.each(first, true, |_| active += 1);
             }
             debug_assert!(active <= SizeClasses::MAX as u64, "each class is counted once");
-            self.number("active_slabs", active);
-            self.number("total_malloced", self.context.shared.budget.spent_bytes());
-            self.reply(Reply::End);
+            sink(None, &Row::gauge("active_slabs", active, Unit::One, "Size classes in use."));
+            let help = "Memory of the budget (-m) that is in use.";
+            sink(None, &Row::gauge("total_malloced", spent_bytes, Unit::Bytes, help));
         }
         next
     }
+}
 
-    fn slab(&mut self, class: &Class<'_>) {
-        let Class { number: class, chunk_bytes, held, requests, .. } = *class;
+/// Calls `sink` with a piece of `stats sizes`, from step `from` on: the upper bound of the sizes of
+/// a step in bytes, and the number of its items. Returns where the next piece begins; `None` after
+/// the last one.
+pub fn sizes(census: &Census, from: u32, mut sink: impl FnMut(u32, u64)) -> Option<u32> {
+    for (sent, (step, group)) in census.groups(from).enumerate() {
+        if sent == PIECE_ROWS_MAX {
+            return Some(step);
+        }
+        sink(step * SIZE_STEP_BYTES, group.items);
+    }
+    None
+}
+
+impl Class<'_> {
+    fn items(&self, now_s: u32, sink: Sink<'_>) {
+        let Class { number: class, held, gone, requests, .. } = *self;
+        let age = if held.items == 0 { 0 } else { now_s.saturating_sub(held.oldest) };
+        let (hits, refused) = (requests.of(0, class), requests.of(Requests::REFUSED, class));
+        debug_assert!(gone.evicted_with_expiry <= gone.evicted, "they are evicted, too");
+        let (one, count, gauge) = (Unit::One, Kind::Counter, Kind::Gauge);
+        let rows = [
+            ("number", held.items, gauge, one),
+            ("number_hot", 0, gauge, one),
+            ("number_warm", 0, gauge, one),
+            ("number_cold", held.items, gauge, one),
+            ("age_hot", 0, gauge, Unit::Seconds),
+            ("age_warm", 0, gauge, Unit::Seconds),
+            ("age", u64::from(age), gauge, Unit::Seconds),
+            ("mem_requested", held.bytes, gauge, Unit::Bytes),
+            ("evicted", gone.evicted, count, one),
+            ("evicted_nonzero", gone.evicted_with_expiry, count, one),
+            ("evicted_time", gone.evicted_age_s, gauge, Unit::Seconds),
+            ("outofmemory", refused, count, one),
+            ("tailrepairs", 0, count, one),
+            ("reclaimed", gone.reclaimed, count, one),
+            ("expired_unfetched", gone.expired_unfetched, count, one),
+            ("evicted_unfetched", gone.evicted_unfetched, count, one),
+            ("evicted_active", gone.evicted_active, count, one),
+            ("crawler_reclaimed", 0, count, one),
+            ("crawler_items_checked", 0, count, one),
+            ("lrutail_reflocked", 0, count, one),
+            ("moves_to_cold", 0, count, one),
+            ("moves_to_warm", 0, count, one),
+            ("moves_within_lru", 0, count, one),
+            ("direct_reclaims", 0, count, one),
+            ("hits_to_hot", 0, count, one),
+            ("hits_to_warm", 0, count, one),
+            ("hits_to_cold", hits, count, one),
+            ("hits_to_temp", 0, count, one),
+        ];
+        debug_assert!(rows.len() <= CLASS_ROWS_MAX, "a piece has room for them");
+        for (name, number, kind, unit) in rows {
+            sink(Some(class), &Row { name, value: Value::Number(number), kind, unit, help: "" });
+        }
+    }
+
+    fn slab(&self, sink: Sink<'_>) {
+        let Class { number: class, chunk_bytes, held, requests, .. } = *self;
         let chunks = Chunks::of(chunk_bytes, held);
         debug_assert!(chunks.total() >= chunks.used, "the pages have room for the chunks");
         let rows = [
@@ -276,24 +292,12 @@ impl<E: Engine> Answering<'_, E> {
             ("free_chunks_end", 0),
         ];
         for (name, number) in rows {
-            self.number(&format!("{class}:{name}"), number);
+            let unit = if name == "chunk_size" { Unit::Bytes } else { Unit::One };
+            sink(Some(class), &Row::gauge(name, number, unit, ""));
         }
         for (kind, (name, _)) in REQUESTS.iter().enumerate() {
-            self.number(&format!("{class}:{name}"), requests.of(kind, class));
+            sink(Some(class), &Row::counter(name, requests.of(kind, class), ""));
         }
-    }
-
-    /// Sends a piece of the answer to `stats sizes`, from step `from` on. Returns where the next
-    /// piece begins; `None` after the last one.
-    pub(crate) fn sizes(&mut self, census: &Census, from: u32) -> Option<u32> {
-        for (sent, (step, group)) in census.groups(from).enumerate() {
-            if sent == STEPS_PER_PIECE_MAX {
-                return Some(step);
-            }
-            self.number(&(step * SIZE_STEP_BYTES).to_string(), group.items);
-        }
-        self.reply(Reply::End);
-        None
     }
 }
 

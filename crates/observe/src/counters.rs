@@ -13,11 +13,11 @@ use kachel_engine::{DeadFound, Direction, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
 use kachel_stdx::Counter;
 
-use crate::observe::by_class::ByClass;
+use crate::by_class::ByClass;
 
 impl Counters {
     /// The counter of connections that were closed for this reason.
-    pub(crate) const fn closes(&self, with: TooSlow) -> &Counter {
+    pub const fn closes(&self, with: TooSlow) -> &Counter {
         match with {
             TooSlow::Line => &self.line_closes,
             TooSlow::Block => &self.block_closes,
@@ -202,7 +202,7 @@ counters! {
 impl Counters {
     /// Counts lookups that found a dead item.
     #[inline]
-    pub(crate) fn note_dead(&self, found: DeadFound) {
+    pub fn note_dead(&self, found: DeadFound) {
         if found != DeadFound::default() {
             self.get_expired.add(found.expired);
             self.get_flushed.add(found.flushed);
@@ -211,7 +211,7 @@ impl Counters {
 
     /// Counts an operation by its verdict. `is_meta` says that a meta command has asked for it.
     #[inline]
-    pub(crate) fn note(&self, verb: &Verb, verdict: &Verdict, is_meta: bool) {
+    pub fn note(&self, verb: &Verb, verdict: &Verdict, is_meta: bool) {
         match verb {
             // As in memcached, an `mg` with `T` that finds nothing is a miss of a read. A `gat` is
             // one of a touch.
@@ -234,7 +234,7 @@ impl Counters {
 
     /// Counts a read, or a read that touched the item.
     #[inline]
-    pub(crate) fn note_get(&self, touches: bool, verdict: &Verdict) {
+    pub fn note_get(&self, touches: bool, verdict: &Verdict) {
         debug_assert!(
             !matches!(verdict, Verdict::Stored { .. } | Verdict::Deleted),
             "a read neither stores nor deletes"

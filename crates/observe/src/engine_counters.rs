@@ -40,7 +40,7 @@ pub struct EngineCounters {
 
 impl EngineCounters {
     /// Writes the gauges, and what the engine has done since its start (I1).
-    pub(crate) fn publish(&self, stats: &EngineStats) {
+    pub fn publish(&self, stats: &EngineStats) {
         self.items.set(stats.index_items);
         self.bytes.set(stats.live_bytes);
         self.index_bytes.set(stats.index_bytes);

@@ -32,25 +32,25 @@ use kachel_stdx::CachePadded;
 use kachel_wire::Streams;
 use kachel_wire::format::log;
 
-use crate::observe::counters::Counters;
+use crate::counters::Counters;
 
 /// The most watchers of a process, as in memcached.
-pub(crate) const WATCHERS_MAX: usize = 20;
+pub const WATCHERS_MAX: usize = 20;
 /// Bytes of the longest line that says how many lines were skipped.
 const SKIPPED_BYTES_MAX: usize = 32;
 
 /// Names a watcher. No other watcher of the process ever has the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WatcherId(u64);
+pub struct WatcherId(u64);
 
 /// There are as many watchers as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) struct TooManyWatchers;
+pub struct TooManyWatchers;
 
 /// Lines that one core has written, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub struct Lines {
     text: Vec<u8>,
     heads: Vec<Head>,
 }
@@ -65,17 +65,17 @@ struct Head {
 
 impl Lines {
     /// Whether there is no line.
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }
 
     /// Bytes of all lines.
-    pub(crate) const fn bytes(&self) -> usize {
+    pub const fn bytes(&self) -> usize {
         self.text.len()
     }
 
     /// Adds the line that `format` writes.
-    pub(crate) fn add(&mut self, stream: Streams, gid: u64, format: impl FnOnce(&mut Vec<u8>)) {
+    pub fn add(&mut self, stream: Streams, gid: u64, format: impl FnOnce(&mut Vec<u8>)) {
         let before = self.text.len();
         format(&mut self.text);
         let bytes = self.text.len() - before;
@@ -84,7 +84,7 @@ impl Lines {
     }
 
     /// Removes all lines. Their memory is kept.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.text.clear();
         self.heads.clear();
     }
@@ -136,7 +136,7 @@ impl Watcher {
 
 /// The watchers of a process.
 #[derive(Debug)]
-pub(crate) struct Watchers {
+pub struct Watchers {
     /// All streams that are watched.
     streams: AtomicU16,
     /// The number of the last line.
@@ -148,7 +148,7 @@ pub(crate) struct Watchers {
 
 impl Watchers {
     /// Nobody watches, in a process of `cores` cores.
-    pub(crate) fn new(cores: u16) -> Self {
+    pub fn new(cores: u16) -> Self {
         Self {
             streams: AtomicU16::new(0),
             gid: AtomicU64::new(0),
@@ -172,19 +172,19 @@ impl Watchers {
 
     /// All streams that are watched. Cost: a load of a line that changes with the watchers.
     #[inline]
-    pub(crate) fn streams(&self) -> Streams {
+    pub fn streams(&self) -> Streams {
         Streams::from_bits(self.streams.load(Acquire))
     }
 
     /// The number of the next line.
-    pub(crate) fn next_gid(&self) -> u64 {
+    pub fn next_gid(&self) -> u64 {
         self.gid.fetch_add(1, Relaxed) + 1
     }
 
     /// Adds a client of `core`. Calls `tell` with all streams that are watched then.
     ///
     /// Errors: there are too many (W1).
-    pub(crate) fn add(
+    pub fn add(
         &self,
         core: CoreIndex,
         streams: Streams,
@@ -207,7 +207,7 @@ impl Watchers {
 
     /// Removes a watcher, with the lines that wait for it. Calls `tell` with all streams that are
     /// watched then. Returns the bytes that its text could have had.
-    pub(crate) fn remove(&self, id: WatcherId, tell: impl FnOnce(Streams)) -> usize {
+    pub fn remove(&self, id: WatcherId, tell: impl FnOnce(Streams)) -> usize {
         let mut list = self.list();
         let place = list.iter().position(|watcher| watcher.id == id);
         let removed = list.swap_remove(place.expect("a watcher is removed once"));
@@ -227,7 +227,7 @@ impl Watchers {
     /// `lines`. Counts them in `counters`. Calls `wake` with each core whose watchers have lines
     /// now and had none before (W3). Returns `false` if another core holds the lock: nothing was
     /// done.
-    pub(crate) fn push(
+    pub fn push(
         &self,
         lines: &mut Lines,
         counters: &Counters,
@@ -258,13 +258,13 @@ impl Watchers {
 
     /// Whether lines have come for the watchers of a core. Cost: a load.
     #[inline]
-    pub(crate) fn have_come(&self, core: CoreIndex) -> bool {
+    pub fn have_come(&self, core: CoreIndex) -> bool {
         self.come[core.number()].load(Relaxed)
     }
 
     /// Whether lines have come for the watchers of a core since it last called this.
     #[inline]
-    pub(crate) fn take_come(&self, core: CoreIndex) -> bool {
+    pub fn take_come(&self, core: CoreIndex) -> bool {
         debug_assert!(core.number() < self.come.len(), "a core of this process");
         self.have_come(core) && self.come[core.number()].swap(false, AcqRel)
     }
@@ -272,7 +272,7 @@ impl Watchers {
     /// Passes the next bytes of the text of a watcher, at most `bytes_max`, to `send`, and removes
     /// them. Returns whether there are more. `None` if another core holds the lock: nothing was
     /// done.
-    pub(crate) fn take(
+    pub fn take(
         &self,
         id: WatcherId,
         bytes_max: usize,

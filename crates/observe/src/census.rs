@@ -22,30 +22,39 @@
 
 use kachel_net::ConnectionIndex;
 
-use crate::request::form::Grouping;
-
 /// The steps of `stats sizes`. Longer items count in the last one.
-pub(crate) const SIZE_STEPS_MAX: usize = 1 << 15;
+pub const SIZE_STEPS_MAX: usize = 1 << 15;
 /// The groups of a census: the steps, and one before the first. There are fewer size classes.
 const GROUPS_MAX: usize = SIZE_STEPS_MAX + 1;
 /// The most bytes of a census: the groups of all engines, and those of one, as the vectors grow.
-pub(crate) const CENSUS_BYTES_MAX: usize = 2 * GROUPS_MAX * size_of::<Group>();
+pub const CENSUS_BYTES_MAX: usize = 2 * GROUPS_MAX * size_of::<Group>();
 
 /// The most items that one census examines. A guess: exporters wait a second for `stats items`, and
 /// a build with all assertions takes 0.3 us for an item.
-pub(crate) const CENSUS_ITEMS_MAX: u64 = 4 << 20;
+pub const CENSUS_ITEMS_MAX: u64 = 4 << 20;
 
 /// Bytes of a note.
-pub(crate) const NOTE_BYTES: usize = 12;
+pub const NOTE_BYTES: usize = 12;
+
+/// The property by which a census counts items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Grouping {
+    #[default]
+    /// By size class.
+    Classes,
+    /// By steps of 32 bytes.
+    Sizes,
+}
 
 /// The counts of the items of one group: a size class, or a step of sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Group {
-    pub(crate) items: u64,
+pub struct Group {
+    /// Living items.
+    pub items: u64,
     /// Bytes of memory that the items take.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// The second of the last access of the item that was not accessed for the longest time.
-    pub(crate) oldest: u32,
+    pub oldest: u32,
 }
 
 impl Group {
@@ -86,7 +95,7 @@ impl Groups {
 
 /// A census of one core.
 #[derive(Debug, Default)]
-pub(crate) struct Census {
+pub struct Census {
     /// How many were begun, this one included.
     number: u64,
     grouping: Grouping,
@@ -103,7 +112,7 @@ pub(crate) struct Census {
 }
 
 /// Takes a note of one item.
-pub(crate) fn take_note(notes: &mut Vec<u8>, group: u32, memory_bytes: usize, last_access: u32) {
+pub fn take_note(notes: &mut Vec<u8>, group: u32, memory_bytes: usize, last_access: u32) {
     let bytes = u32::try_from(memory_bytes).unwrap_or(u32::MAX);
     for word in [group, bytes, last_access] {
         notes.extend_from_slice(&word.to_le_bytes());
@@ -112,48 +121,48 @@ pub(crate) fn take_note(notes: &mut Vec<u8>, group: u32, memory_bytes: usize, la
 
 impl Census {
     /// Begins a census, which this client walks. What the last one counted is dropped.
-    pub(crate) fn begin(&mut self, grouping: Grouping, walker: ConnectionIndex) {
+    pub fn begin(&mut self, grouping: Grouping, walker: ConnectionIndex) {
         assert!(self.walker.is_none(), "one census at a time");
         *self = Self { number: self.number + 1, grouping, walker: Some(walker), ..Self::default() };
     }
 
     /// The number of the next census, which is the first that answers a listing of now (N3).
-    pub(crate) const fn next_number(&self) -> u64 {
+    pub const fn next_number(&self) -> u64 {
         self.number + 1
     }
 
     /// Whether a listing is answered from this census, which began with number `first` or a later
     /// one (N3).
-    pub(crate) fn serves(&self, grouping: Grouping, first: u64) -> bool {
+    pub fn serves(&self, grouping: Grouping, first: u64) -> bool {
         debug_assert!(!self.is_whole || self.walker.is_none(), "nobody walks on");
         self.is_whole && self.grouping == grouping && self.number >= first
     }
 
     /// The client whose listing walks the items.
-    pub(crate) const fn walker(&self) -> Option<ConnectionIndex> {
+    pub const fn walker(&self) -> Option<ConnectionIndex> {
         self.walker
     }
 
     /// Notes that all items were walked.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         debug_assert!(self.walker.is_some(), "it was begun");
         (self.walker, self.is_whole, self.of_engine) = (None, true, Groups::default());
         assert!(self.memory_bytes() <= CENSUS_BYTES_MAX, "N2");
     }
 
     /// Drops all that was counted: nobody waits for it, or its walker has left.
-    pub(crate) fn drop_all(&mut self) {
+    pub fn drop_all(&mut self) {
         *self = Self { number: self.number, ..Self::default() };
         debug_assert!(self.memory_bytes() == 0, "an unused census takes no memory");
     }
 
     /// Bytes of memory of the groups.
-    pub(crate) const fn memory_bytes(&self) -> usize {
+    pub const fn memory_bytes(&self) -> usize {
         self.groups.memory_bytes() + self.of_engine.memory_bytes()
     }
 
     /// Counts the items of a piece, of which there are notes.
-    pub(crate) fn add(&mut self, notes: &[u8], examined: u64) {
+    pub fn add(&mut self, notes: &[u8], examined: u64) {
         debug_assert!(notes.len().is_multiple_of(NOTE_BYTES), "whole notes");
         self.examined += examined;
         for note in notes.chunks_exact(NOTE_BYTES) {
@@ -166,13 +175,13 @@ impl Census {
     }
 
     /// Whether enough items of this engine were examined, in a process of `engines` engines.
-    pub(crate) fn is_enough(&self, engines: u16) -> bool {
+    pub fn is_enough(&self, engines: u16) -> bool {
         debug_assert!(engines > 0, "a process has an engine");
         self.examined >= CENSUS_ITEMS_MAX / u64::from(engines.max(1))
     }
 
     /// Ends the walk of an engine. If it was not walked to its end, it has `items` items.
-    pub(crate) fn end_engine(&mut self, items: Option<u64>) {
+    pub fn end_engine(&mut self, items: Option<u64>) {
         self.examined = 0;
         let Self { groups, of_engine, .. } = self;
         let seen: u64 = of_engine.0.iter().map(|group| group.items).sum();
@@ -183,12 +192,12 @@ impl Census {
     }
 
     /// The items of a group.
-    pub(crate) fn of(&self, group: u32) -> Group {
+    pub fn of(&self, group: u32) -> Group {
         self.groups.0.get(group as usize).copied().unwrap_or_default()
     }
 
     /// The groups from number `from` on that have items, with their numbers.
-    pub(crate) fn groups(&self, from: u32) -> impl Iterator<Item = (u32, Group)> {
+    pub fn groups(&self, from: u32) -> impl Iterator<Item = (u32, Group)> {
         let numbered = (0..).zip(&self.groups.0).skip(from as usize);
         numbered.filter(|(_, group)| group.items > 0).map(|(number, group)| (number, *group))
     }

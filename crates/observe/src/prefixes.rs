@@ -32,7 +32,7 @@ use kachel_engine::KEY_BYTES_MAX;
 /// The most prefixes that a process counts: at most 24 MiB, with all that a table adds to them.
 const PREFIXES_MAX: usize = 1 << 16;
 /// The most bytes of the lines of a window: a piece of a listing.
-pub(crate) const WINDOW_BYTES_MAX: usize = 16 << 10;
+pub const WINDOW_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a line besides the prefix: the words, and four numbers of 20 digits.
 const LINE_REST_BYTES_MAX: usize = 109;
 
@@ -48,17 +48,22 @@ const _: () = {
 
 /// The counts of one prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PrefixCounts {
-    pub(crate) gets: u64,
-    pub(crate) hits: u64,
-    pub(crate) sets: u64,
-    pub(crate) deletes: u64,
+pub struct PrefixCounts {
+    /// Keys read.
+    pub gets: u64,
+    /// Keys read and found.
+    pub hits: u64,
+    /// Storage requests.
+    pub sets: u64,
+    /// Deletes.
+    pub deletes: u64,
 }
 
 impl PrefixCounts {
     const BYTES: usize = 4 * size_of::<u64>();
 
-    pub(crate) const fn add(&mut self, other: Self) {
+    /// Adds the counts of another core.
+    pub const fn add(&mut self, other: Self) {
         self.gets += other.gets;
         self.hits += other.hits;
         self.sets += other.sets;
@@ -68,7 +73,7 @@ impl PrefixCounts {
 
 /// The counts of one core.
 #[derive(Debug, Default)]
-pub(crate) struct Prefixes {
+pub struct Prefixes {
     /// In the order in which a dump tells them.
     counts: BTreeMap<Box<[u8]>, PrefixCounts>,
     /// The number of resets that this core has noted.
@@ -77,7 +82,7 @@ pub(crate) struct Prefixes {
 
 impl Prefixes {
     /// Counts a request. `shards` is the number of cores (P1).
-    pub(crate) fn count(&mut self, key: &[u8], delimiter: u8, what: PrefixCounts, shards: u16) {
+    pub fn count(&mut self, key: &[u8], delimiter: u8, what: PrefixCounts, shards: u16) {
         let Some(end) = key.iter().position(|&byte| byte == delimiter) else { return };
         let prefix = &key[..end];
         if let Some(counts) = self.counts.get_mut(prefix) {
@@ -89,7 +94,7 @@ impl Prefixes {
     }
 
     /// Forgets all counts if there were more resets.
-    pub(crate) fn note_resets(&mut self, resets: u32) {
+    pub fn note_resets(&mut self, resets: u32) {
         if self.resets != resets {
             *self = Self { resets, ..Self::default() };
         }
@@ -97,7 +102,7 @@ impl Prefixes {
 
     /// Writes the next counts into `piece`, those of `from` first if there are any (P2). Returns
     /// whether there are more.
-    pub(crate) fn write(&self, from: &[u8], piece: &mut Vec<u8>) -> bool {
+    pub fn write(&self, from: &[u8], piece: &mut Vec<u8>) -> bool {
         let mut bytes = 0;
         let range = (Bound::Included(from), Bound::Unbounded);
         for (prefix, counts) in self.counts.range::<[u8], _>(range) {
@@ -135,7 +140,7 @@ fn read(piece: &[u8]) -> Option<(&[u8], PrefixCounts, &[u8])> {
 
 /// The next prefixes of a dump, with the sums of all cores.
 #[derive(Debug, Default)]
-pub(crate) struct PrefixWindow {
+pub struct PrefixWindow {
     sums: BTreeMap<Vec<u8>, PrefixCounts>,
     /// The most bytes of their lines.
     bytes: usize,
@@ -145,7 +150,7 @@ pub(crate) struct PrefixWindow {
 
 impl PrefixWindow {
     /// Adds a piece of a core. `is_cut` says that this core has more prefixes.
-    pub(crate) fn add(&mut self, mut piece: &[u8], is_cut: bool) {
+    pub fn add(&mut self, mut piece: &[u8], is_cut: bool) {
         debug_assert!(!is_cut || !piece.is_empty(), "P2: a piece has room for a prefix");
         let mut last: &[u8] = b"";
         while let Some((prefix, counts, rest)) = read(piece) {
@@ -187,13 +192,13 @@ impl PrefixWindow {
     }
 
     /// The most bytes of the lines of the window.
-    pub(crate) const fn line_bytes(&self) -> usize {
+    pub const fn line_bytes(&self) -> usize {
         self.bytes
     }
 
     /// Empties the window. Returns its counts, and the least prefix of the next window; `None` if
     /// this was the last one.
-    pub(crate) fn take(&mut self) -> (BTreeMap<Vec<u8>, PrefixCounts>, Option<Vec<u8>>) {
+    pub fn take(&mut self) -> (BTreeMap<Vec<u8>, PrefixCounts>, Option<Vec<u8>>) {
         let Self { sums, end, .. } = std::mem::take(self);
         let next = end.map(|mut end| {
             end.push(0); // No prefix is between the two.

@@ -16,10 +16,10 @@ use kachel_engine::{
 };
 use kachel_stdx::{Counter, SizeClasses};
 
-use crate::observe::sizes::Sizes;
+use crate::sizes::Sizes;
 
 /// The requests of one tick that are counted by class.
-pub(crate) const CLASSED_PER_TICK_MAX: u32 = 2;
+pub const CLASSED_PER_TICK_MAX: u32 = 2;
 
 macro_rules! class_counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {
@@ -71,32 +71,36 @@ impl Default for ByClass {
 
 /// An item that a read has found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found<'k> {
-    pub(crate) key: &'k [u8],
-    pub(crate) value_bytes: usize,
-    pub(crate) client_flags: u32,
+pub struct Found<'k> {
+    /// Its key.
+    pub key: &'k [u8],
+    /// The length of its value.
+    pub value_bytes: usize,
+    /// Its client flags.
+    pub client_flags: u32,
 }
 
 /// Whether only the item that is there before the operation tells its class.
-pub(crate) const fn tells_no_lengths(verb: &Verb) -> bool {
+pub const fn tells_no_lengths(verb: &Verb) -> bool {
     matches!(verb, Verb::Delete(_) | Verb::Touch(_) | Verb::Arithmetic(_))
 }
 
 /// The item of a request before the request is executed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ItemBefore {
+pub struct ItemBefore {
     /// Whether there is an item, as far as that was looked up.
-    pub(crate) is_there: bool,
+    pub is_there: bool,
     /// Its size class; 0 if there is none.
-    pub(crate) class: u8,
-    pub(crate) value_bytes: usize,
+    pub class: u8,
+    /// The length of its value.
+    pub value_bytes: usize,
     /// Seconds of life left; `None` if it never expires.
-    pub(crate) ttl_s: Option<u32>,
+    pub ttl_s: Option<u32>,
 }
 
 /// The item under `key`, as far as it is in memory. Cost: a lookup.
 #[cold]
-pub(crate) fn look_before<E: Engine>(
+pub fn look_before<E: Engine>(
     engine: &mut E,
     key: &Key<'_>,
     sizes: &Sizes,
@@ -136,7 +140,7 @@ impl ByClass {
     /// Counts an operation by its verdict (B1). `value_bytes` are those of the value in the
     /// outcome, if it has one; `class_before` is that of [`look_before`].
     #[cold]
-    pub(crate) fn note(
+    pub fn note(
         &self,
         Operation { key, verb }: &Operation<'_>,
         verdict: &Verdict,
@@ -182,7 +186,7 @@ impl ByClass {
 
     /// Counts a read that found an item with this key and value, or a read that touched it (B1).
     #[cold]
-    pub(crate) fn note_hit(&self, touches: bool, found: Found<'_>, sizes: &Sizes) {
+    pub fn note_hit(&self, touches: bool, found: Found<'_>, sizes: &Sizes) {
         let Found { key, value_bytes, client_flags } = found;
         debug_assert!(!key.is_empty(), "a key has bytes");
         let row = self.of(sizes.of(key.len(), value_bytes, client_flags));

@@ -17,15 +17,15 @@ use kachel_net::{ClientIndex, ConnectionIndex, CoreIndex, EXCHANGES_MAX, Exchang
 use kachel_wire::Streams;
 use kachel_wire::format::log::{LOG_LINE_BYTES_MAX, LogPosition};
 
-use crate::observe::counters::Counters;
-use crate::observe::watchers::{Lines, Watchers};
+use crate::counters::Counters;
+use crate::watchers::{Lines, Watchers};
 
 /// The descriptor of no socket.
 const NO_SOCKET: i32 = -1;
 
 /// The log of one core.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub struct Log {
     /// The streams that are watched, as of this tick (L1).
     streams: Cell<Streams>,
     /// The Unix time of this tick in microseconds.
@@ -45,7 +45,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// An empty log, which holds at most `bytes_max` bytes of lines (L2).
-    pub(crate) fn new(bytes_max: usize, last_dead: Vec<Arc<LastDead>>) -> Self {
+    pub fn new(bytes_max: usize, last_dead: Vec<Arc<LastDead>>) -> Self {
         Self {
             streams: Cell::default(),
             unix_us: Cell::new(0),
@@ -61,7 +61,7 @@ impl Log {
     /// Notes the streams that are watched, and the Unix time in microseconds (L1). Returns whether
     /// any stream is watched. Cost: two loads, if none is and none was.
     #[inline]
-    pub(crate) fn follow(&self, watchers: &Watchers, unix_us: impl FnOnce() -> u64) -> bool {
+    pub fn follow(&self, watchers: &Watchers, unix_us: impl FnOnce() -> u64) -> bool {
         let (before, now) = (self.streams.get(), watchers.streams());
         if before.is_empty() && now.is_empty() {
             return false;
@@ -86,18 +86,18 @@ impl Log {
 
     /// Whether any stream is watched (L1). Cost: a load.
     #[inline]
-    pub(crate) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         !self.streams.get().is_empty()
     }
 
     /// Whether any of these streams is watched (L1).
     #[inline]
-    pub(crate) fn is_watched(&self, streams: Streams) -> bool {
+    pub fn is_watched(&self, streams: Streams) -> bool {
         self.streams.get().has(streams)
     }
 
     /// Writes a line to a stream, if the stream is watched and there is room (L1, L2).
-    pub(crate) fn write(
+    pub fn write(
         &self,
         watchers: &Watchers,
         counters: &Counters,
@@ -119,23 +119,18 @@ impl Log {
 
     /// Whether there are lines to hand on. Cost: a load.
     #[inline]
-    pub(crate) fn has_lines(&self) -> bool {
+    pub fn has_lines(&self) -> bool {
         !self.lines.borrow().is_empty()
     }
 
     /// Hands the lines on, unless another core does so at the moment. See [`Watchers::push`].
-    pub(crate) fn hand_on(
-        &self,
-        watchers: &Watchers,
-        counters: &Counters,
-        wake: impl FnMut(CoreIndex),
-    ) {
+    pub fn hand_on(&self, watchers: &Watchers, counters: &Counters, wake: impl FnMut(CoreIndex)) {
         let mut lines = self.lines.borrow_mut();
         let _ = watchers.push(&mut lines, counters, wake); // They stay for the next tick otherwise.
     }
 
     /// Notes the name of a client.
-    pub(crate) fn note_name(&self, ConnectionIndex(index): ConnectionIndex, name: SocketName) {
+    pub fn note_name(&self, ConnectionIndex(index): ConnectionIndex, name: SocketName) {
         let mut names = self.names.borrow_mut();
         let index = index as usize;
         if index >= names.len() {
@@ -146,13 +141,13 @@ impl Log {
     }
 
     /// The name of an open connection.
-    pub(crate) fn name(&self, ConnectionIndex(index): ConnectionIndex) -> SocketName {
+    pub fn name(&self, ConnectionIndex(index): ConnectionIndex) -> SocketName {
         let names = self.names.borrow();
         *names.get(index as usize).expect("each connection has got a name")
     }
 
     /// Notes the descriptor of the socket that the datagram of an exchange came to.
-    pub(crate) fn note_exchange(&self, exchange: ExchangeIndex, descriptor: i32) {
+    pub fn note_exchange(&self, exchange: ExchangeIndex, descriptor: i32) {
         let mut sockets = self.datagram_sockets.borrow_mut();
         let number = exchange.number();
         debug_assert!(number < EXCHANGES_MAX, "a number of an exchange");
@@ -164,7 +159,7 @@ impl Log {
 
     /// The descriptor by which lines name a client: that of a connection, or, as in memcached, that
     /// of the socket that serves all clients that send datagrams.
-    pub(crate) fn descriptor(&self, client: ClientIndex) -> i32 {
+    pub fn descriptor(&self, client: ClientIndex) -> i32 {
         if let Some(connection) = client.connection() {
             return self.name(connection).descriptor;
         }
@@ -174,12 +169,12 @@ impl Log {
     }
 
     /// Notes a dead item that a read beside its owner has found.
-    pub(crate) fn note_found_beside(&self, found: DeadFound) {
+    pub fn note_found_beside(&self, found: DeadFound) {
         self.found_beside.set(found);
     }
 
     /// How the item that a request has missed has died, if it was dead.
-    pub(crate) fn take_dead(&self, owner: EngineIndex, secret_hash: u64) -> DeadFound {
+    pub fn take_dead(&self, owner: EngineIndex, secret_hash: u64) -> DeadFound {
         let beside = self.found_beside.take();
         debug_assert!(beside.expired + beside.flushed <= 1, "a request looks up one key");
         if beside != DeadFound::default() {

@@ -1,0 +1,47 @@
+//! What is counted, sampled and listed beside serving. Nothing here decides how a request is
+//! served.
+//!
+//! Upstream:   each stage of `shard` counts and notes here while it serves requests.
+//! Downstream: `stats`, the clients that watch the log, and whoever reads the counters on another
+//!             thread.
+//!
+//! Invariants:
+//! - I1  A counter has one writer, so an addition is a plain load and store. Any thread may read
+//!   it at any time, without a lock.
+//! - I2  What nobody has asked for costs a request at most a load.
+
+#![forbid(unsafe_code)]
+
+mod metrics;
+mod rows;
+mod log;
+mod prefixes;
+mod watchers;
+mod census;
+mod class_sums;
+mod totals;
+mod counters;
+mod engine_counters;
+mod by_class;
+mod sizes;
+
+pub use by_class::{
+    ByClass, CLASSED_PER_TICK_MAX, ClassCounters, Found, ItemBefore, look_before, tells_no_lengths,
+};
+pub use census::{
+    CENSUS_BYTES_MAX, CENSUS_ITEMS_MAX, Census, Group, Grouping, NOTE_BYTES, SIZE_STEPS_MAX,
+    take_note,
+};
+pub use class_sums::ClassSums;
+pub use counters::Counters;
+pub use engine_counters::EngineCounters;
+pub use log::Log;
+pub use metrics::{METRICS_CONTENT_TYPE, Metrics};
+pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
+pub use rows::classes::{CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sizes};
+pub use rows::general::general;
+pub use rows::own::own;
+pub use rows::{Facts, Kind, Row, Unit, Value};
+pub use sizes::Sizes;
+pub use totals::Totals;
+pub use watchers::{Lines, TooManyWatchers, WATCHERS_MAX, WatcherId, Watchers};

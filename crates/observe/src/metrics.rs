@@ -1,0 +1,258 @@
+//! Statistics in Prometheus' text format 0.0.4.
+//!
+//! Upstream:   whoever is scraped, on any thread.
+//! Downstream: the rows of `stats` and `stats kachel`.
+//!
+//! The first metrics have the names, types and labels that memcached_exporter 0.16.0 makes of a
+//! memcached, so dashboards and alerts for it work unchanged. Every other row follows under a name
+//! that begins with `kachel_` and ends with its unit, and with `_total` if it is a counter.
+//!
+//! Invariants:
+//! - M1  A metric has one type, and all its series stand together.
+//! - M2  No label has a key or anything else that a client chooses. So the number of series is the
+//!   number of rows.
+//!
+//! Source: "Exposition formats", Prometheus' documentation; the names of memcached_exporter 0.16.0.
+
+use std::fmt::Write as _;
+
+use crate::rows::{Kind, Row, Unit, Value};
+
+/// The content type of [`Metrics::text`].
+pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The metrics of the exporter with one series, and the rows that they show.
+const EXPORTED: &[(&str, &str)] = &[
+    ("memcached_uptime_seconds", "uptime"),
+    ("memcached_time_seconds", "time"),
+    ("memcached_process_user_cpu_seconds_total", "rusage_user"),
+    ("memcached_process_system_cpu_seconds_total", "rusage_system"),
+    ("memcached_read_bytes_total", "bytes_read"),
+    ("memcached_written_bytes_total", "bytes_written"),
+    ("memcached_current_connections", "curr_connections"),
+    ("memcached_max_connections", "max_connections"),
+    ("memcached_connections_total", "total_connections"),
+    ("memcached_connections_rejected_total", "rejected_connections"),
+    ("memcached_connections_yielded_total", "conn_yields"),
+    ("memcached_connections_listener_disabled_total", "listen_disabled_num"),
+    ("memcached_accepting_connections", "accepting_conns"),
+    ("memcached_current_bytes", "bytes"),
+    ("memcached_limit_bytes", "limit_maxbytes"),
+    ("memcached_malloced_bytes", "kachel_memory_spent"),
+    ("memcached_current_items", "curr_items"),
+    ("memcached_items_total", "total_items"),
+    ("memcached_items_evicted_total", "evictions"),
+    ("memcached_items_reclaimed_total", "reclaimed"),
+    ("memcached_item_too_large_total", "store_too_large"),
+    ("memcached_item_no_memory_total", "store_no_memory"),
+    ("memcached_direct_reclaims_total", "direct_reclaims"),
+    ("memcached_lru_crawler_starts_total", "lru_crawler_starts"),
+    ("memcached_lru_crawler_reclaimed_total", "crawler_reclaimed"),
+    ("memcached_lru_crawler_items_checked_total", "crawler_items_checked"),
+    ("memcached_lru_crawler_moves_to_cold_total", "moves_to_cold"),
+    ("memcached_lru_crawler_moves_to_warm_total", "moves_to_warm"),
+    ("memcached_lru_crawler_moves_within_lru_total", "moves_within_lru"),
+];
+
+/// The exporter's gauges of the crawler, and the settings that they show.
+const CRAWLER: &[(&str, &str, &str)] = &[
+    ("enabled", "lru_crawler", "1 if items may be listed."),
+    ("sleep", "lru_crawler_sleep", "Microseconds between two steps; Kachel does not use it."),
+    ("to_crawl", "lru_crawler_tocrawl", "Items of a run; 0 means all."),
+    ("maintainer_thread", "lru_maintainer_thread", "Kachel has no such thread."),
+    ("hot_percent", "hot_lru_pct", "Kachel has no LRU lists."),
+    ("warm_percent", "warm_lru_pct", "Kachel has no LRU lists."),
+    ("hot_max_factor", "hot_max_factor", "Kachel has no LRU lists."),
+    ("warm_max_factor", "warm_max_factor", "Kachel has no LRU lists."),
+];
+
+/// The series of `memcached_commands_total`: command, status, and the row that each one shows.
+const COMMANDS: &[(&str, &str, &str)] = &[
+    ("get", "hit", "get_hits"),
+    ("get", "miss", "get_misses"),
+    ("delete", "hit", "delete_hits"),
+    ("delete", "miss", "delete_misses"),
+    ("incr", "hit", "incr_hits"),
+    ("incr", "miss", "incr_misses"),
+    ("decr", "hit", "decr_hits"),
+    ("decr", "miss", "decr_misses"),
+    ("cas", "hit", "cas_hits"),
+    ("cas", "miss", "cas_misses"),
+    ("cas", "badval", "cas_badval"),
+    ("touch", "hit", "touch_hits"),
+    ("touch", "miss", "touch_misses"),
+    ("flush", "hit", "cmd_flush"),
+];
+
+/// The compare-and-swap requests, which `cmd_set` counts as well.
+const CAS: [&str; 3] = ["cas_hits", "cas_misses", "cas_badval"];
+
+/// A row that was taken for the metrics.
+#[derive(Debug)]
+struct Taken {
+    name: String,
+    number: u64,
+    text: String,
+    kind: Kind,
+    unit: Unit,
+    help: &'static str,
+    /// Whether a metric of the exporter shows it.
+    is_shown: bool,
+}
+
+/// The rows of a scrape.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    rows: Vec<Taken>,
+    to: String,
+}
+
+impl Metrics {
+    /// Takes a row of `stats` or `stats kachel`. A name counts once.
+    pub fn take(&mut self, row: &Row<'_>) {
+        if self.rows.iter().any(|taken| taken.name == row.name) {
+            return;
+        }
+        let (number, text) = match row.value {
+            Value::Number(number) => (number, number.to_string()),
+            Value::Micros(us) => (us, Value::Micros(us).to_string()),
+            Value::Text(text) => (0, text.to_owned()),
+        };
+        let &Row { name, kind, unit, help, .. } = row;
+        let name = name.to_owned();
+        self.rows.push(Taken { name, number, text, kind, unit, help, is_shown: false });
+    }
+
+    /// The rows that were taken as metrics. `settings` are the names and values of `stats
+    /// settings`.
+    pub fn text(mut self, settings: &[(String, String)]) -> String {
+        self.put("memcached_up", Kind::Gauge, "1: the server has answered.", "", "1");
+        let version = self.text_of("version").to_owned();
+        let labels = label("version", &version);
+        let help = "The memcached version that clients see.";
+        self.put("memcached_version", Kind::Gauge, help, &labels, "1");
+        for (metric, row) in EXPORTED {
+            let Some(place) = self.rows.iter().position(|taken| taken.name == *row) else {
+                continue;
+            };
+            let Taken { kind, help, .. } = self.rows[place];
+            // The exporter knows which names are counters, whatever Kachel has behind them.
+            let kind = if metric.ends_with("_total") { Kind::Counter } else { kind };
+            // Kachel's own rows have a metric of their own as well.
+            self.rows[place].is_shown = !row.starts_with("kachel_");
+            let value = in_seconds(&self.rows[place]);
+            let help = if help.is_empty() { "Kachel has nothing that this counts." } else { help };
+            self.put(metric, kind, help, "", &value);
+        }
+        self.commands();
+        self.crawler(settings);
+        self.own(&version);
+        self.to
+    }
+
+    fn text_of(&self, name: &str) -> &str {
+        self.rows.iter().find(|row| row.name == name).map_or("", |row| &row.text)
+    }
+
+    fn number_of(&mut self, name: &str) -> u64 {
+        let row = self.rows.iter_mut().find(|row| row.name == name);
+        row.map_or(0, |row| {
+            row.is_shown = true;
+            row.number
+        })
+    }
+
+    /// Writes a metric with one series.
+    fn put(&mut self, name: &str, kind: Kind, help: &str, labels: &str, value: &str) {
+        self.head(name, kind, help);
+        let _ = writeln!(self.to, "{name}{labels} {value}");
+    }
+
+    fn head(&mut self, name: &str, kind: Kind, help: &str) {
+        debug_assert!(!self.to.contains(&format!("# TYPE {name} ")), "M1");
+        debug_assert!(!help.contains(['\\', '\n']), "it needs no escape");
+        let kind = if kind == Kind::Counter { "counter" } else { "gauge" };
+        let _ = writeln!(self.to, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn commands(&mut self) {
+        let name = "memcached_commands_total";
+        self.head(name, Kind::Counter, "Requests by command and status.");
+        for (command, status, row) in COMMANDS {
+            let number = self.number_of(row);
+            let _ =
+                writeln!(self.to, "{name}{{command=\"{command}\",status=\"{status}\"}} {number}");
+        }
+        let cas = CAS.iter().map(|row| self.number_of(row)).sum();
+        // Another core may count a request between the two readings.
+        let sets = self.number_of("cmd_set").saturating_sub(cas);
+        let _ = writeln!(self.to, "{name}{{command=\"set\",status=\"hit\"}} {sets}");
+    }
+
+    /// Writes the settings of the crawler, if it is on, as the exporter does.
+    fn crawler(&mut self, settings: &[(String, String)]) {
+        let of = |name: &str| settings.iter().find(|(other, _)| other == name).map(|(_, v)| &v[..]);
+        if of("lru_crawler") != Some("yes") {
+            return;
+        }
+        for (metric, setting, help) in CRAWLER {
+            let value = match of(setting) {
+                Some("yes") => "1",
+                Some("no") => "0",
+                Some(number) if number.parse::<f64>().is_ok() => number,
+                _ => continue,
+            };
+            self.put(&format!("memcached_lru_crawler_{metric}"), Kind::Gauge, help, "", value);
+        }
+    }
+
+    /// Writes the rows that no metric of the exporter shows, under Kachel's names.
+    fn own(&mut self, version: &str) {
+        let labels = format!(
+            "{{version=\"{}\",memcached_version=\"{}\",io=\"{}\"}}",
+            escaped(self.text_of("kachel_version")),
+            escaped(version),
+            escaped(self.text_of("kachel_io")),
+        );
+        self.put("kachel_build_info", Kind::Gauge, "What runs, in its labels.", &labels, "1");
+        for row in std::mem::take(&mut self.rows) {
+            if row.is_shown || row.kind == Kind::Info || row.help.is_empty() {
+                continue;
+            }
+            let value = in_seconds(&row);
+            self.put(&own_name(&row.name, row.kind, row.unit), row.kind, row.help, "", &value);
+        }
+    }
+}
+
+/// The name of a metric that only Kachel has, for a row.
+fn own_name(name: &str, kind: Kind, unit: Unit) -> String {
+    let name = name.strip_prefix("kachel_").unwrap_or(name);
+    let (row_suffix, suffix) = match unit {
+        Unit::One => ("", ""),
+        Unit::Bytes => ("_bytes", "_bytes"),
+        Unit::Seconds => ("_s", "_seconds"),
+        Unit::Micros => ("_us", "_seconds"),
+    };
+    let name = name.strip_suffix(row_suffix).unwrap_or(name);
+    let total = if kind == Kind::Counter { "_total" } else { "" };
+    format!("kachel_{name}{suffix}{total}")
+}
+
+/// The value of a row. Times are in seconds.
+fn in_seconds(row: &Taken) -> String {
+    match row.unit {
+        Unit::Micros => Value::Micros(row.number).to_string(),
+        Unit::One | Unit::Bytes | Unit::Seconds => row.number.to_string(),
+    }
+}
+
+/// A label set with one label.
+fn label(name: &str, value: &str) -> String {
+    format!("{{{name}=\"{}\"}}", escaped(value))
+}
+
+/// The value of a label with `\`, `"` and the end of a line escaped.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,149 @@
+//! The rows of `stats kachel`: statistics that only Kachel has.
+//!
+//! Upstream:   the sinks.
+//! Downstream: the counters.
+
+use crate::rows::Of::{Engines, Fact, Max, Sum};
+use crate::rows::{Facts, Row, Stat, Value, counter, each, gauge, info};
+use crate::totals::Totals;
+
+/// Gives the rows of `stats kachel` to `sink`. `others` are rows that other parts of the process
+/// count: those of TLS and of the pipe.
+///
+/// Cost: a load for each row, and core or engine.
+pub fn own(totals: &Totals, facts: &Facts<'_>, others: &[Row<'_>], sink: &mut dyn FnMut(&Row<'_>)) {
+    each(PROCESS, totals, facts, sink);
+    others.iter().for_each(&mut *sink);
+    each(COUNTERS, totals, facts, sink);
+}
+
+const PROCESS: &[Stat] = &[
+    info("kachel_version", Fact(|f| Value::Text(f.own_version)), "Kachel's version."),
+    info("kachel_io", Fact(|f| Value::Text(f.io_kind)), "The I/O backend: io_uring or epoll."),
+    gauge(
+        "kachel_awake_cores",
+        Fact(|f| Value::Number(u64::from(f.awake_cores))),
+        "Cores that serve clients.",
+    ),
+    counter(
+        "kachel_spreads",
+        Fact(|f| Value::Number(f.spreads)),
+        "Times that clients were spread over more cores.",
+    ),
+    counter(
+        "kachel_gathers",
+        Fact(|f| Value::Number(f.gathers)),
+        "Times that clients were gathered on fewer cores.",
+    ),
+    counter(
+        "kachel_core_trials",
+        Fact(|f| Value::Number(f.core_trials)),
+        "Times that another number of cores was tried.",
+    ),
+];
+
+const COUNTERS: &[Stat] = &[
+    gauge("kachel_index_slots", Engines(|c| &c.index_slots), "Slots of the index."),
+    gauge("kachel_owed_bytes", Sum(|c| &c.owed_bytes), "Memory of replies not read yet.").bytes(),
+    counter(
+        "kachel_pinned_closes",
+        Sum(|c| &c.pinned_closes),
+        "Connections closed because they read large values slowly.",
+    ),
+    counter(
+        "kachel_line_closes",
+        Sum(|c| &c.line_closes),
+        "Connections closed for a command line that was late.",
+    ),
+    counter(
+        "kachel_block_closes",
+        Sum(|c| &c.block_closes),
+        "Connections closed for a data block that was late.",
+    ),
+    counter(
+        "kachel_login_closes",
+        Sum(|c| &c.login_closes),
+        "Connections closed for a login that was late.",
+    ),
+    counter(
+        "kachel_reader_closes",
+        Sum(|c| &c.reader_closes),
+        "Connections closed because they read no replies.",
+    ),
+    counter(
+        "kachel_resumptions",
+        Sum(|c| &c.resumptions),
+        "Times that a waiting connection was looked at again.",
+    ),
+    counter("kachel_long_lines", Sum(|c| &c.long_lines), "Command lines of more than 2 KiB."),
+    counter("kachel_listed_items", Sum(|c| &c.listed_items), "Items examined for listings."),
+    counter("kachel_parked", Sum(|c| &c.parked), "Requests left to the core that held the engine."),
+    counter(
+        "kachel_reads_beside",
+        Sum(|c| &c.reads_beside),
+        "Reads of items whose engine has another home core.",
+    ),
+    counter(
+        "kachel_writes_beside",
+        Sum(|c| &c.writes_beside),
+        "Changes to engines that have another home core.",
+    ),
+    counter("kachel_engines_held", Sum(|c| &c.engines_held), "Times that an engine was held."),
+    counter(
+        "kachel_connections_moved",
+        Sum(|c| &c.connections_moved),
+        "Connections moved to another core.",
+    ),
+    counter("kachel_udp_datagrams", Sum(|c| &c.udp_datagrams), "Datagrams received."),
+    counter("kachel_udp_ignored", Sum(|c| &c.udp_ignored), "Datagrams that are never answered."),
+    counter(
+        "kachel_udp_over_budget",
+        Sum(|c| &c.udp_over_budget),
+        "Datagrams of senders that had used up their budget of the second.",
+    ),
+    counter(
+        "kachel_udp_incomplete",
+        Sum(|c| &c.udp_incomplete),
+        "Requests that were longer than their datagram.",
+    ),
+    counter("kachel_udp_too_long", Sum(|c| &c.udp_too_long), "Replies too long for datagrams."),
+    counter(
+        "kachel_udp_lost",
+        Sum(|c| &c.udp_lost),
+        "Requests over UDP without room, and replies that the kernel did not send.",
+    ),
+    counter(
+        "kachel_requests",
+        Sum(|c| &c.requests),
+        "Requests executed; each key of a read is one.",
+    ),
+    counter("kachel_ticks", Sum(|c| &c.ticks), "Ticks of all cores."),
+    counter("kachel_busy_ticks", Sum(|c| &c.busy_ticks), "Ticks that had something to do."),
+    gauge(
+        "kachel_longest_hold_bytes",
+        Max(|c| &c.longest_hold_bytes),
+        "The most work while an engine was held.",
+    )
+    .bytes(),
+    gauge(
+        "kachel_longest_hold_us",
+        Max(|c| &c.longest_hold_us),
+        "The longest time for which an engine was held.",
+    )
+    .micros(),
+    gauge("kachel_longest_tick_bytes", Max(|c| &c.longest_tick_bytes), "The most work in a tick.")
+        .bytes(),
+    gauge("kachel_longest_tick_us", Max(|c| &c.longest_tick_us), "The longest tick.").micros(),
+    gauge(
+        "kachel_memory_spent",
+        Fact(|f| Value::Number(f.spent_bytes)),
+        "Memory of the budget (-m) that is in use.",
+    )
+    .bytes(),
+    gauge(
+        "kachel_pinned_bytes",
+        Fact(|f| Value::Number(f.pinned_bytes)),
+        "Memory of values that are being sent.",
+    )
+    .bytes(),
+];

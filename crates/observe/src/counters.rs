@@ -14,6 +14,11 @@ use kachel_net::TooSlow;
 use kachel_stdx::Counter;
 
 use crate::by_class::ByClass;
+use crate::histogram::Histogram;
+
+/// Nanoseconds of a unit of [`Counters::tick_times`], as a power of two: the histogram then reaches
+/// from a tenth of a microsecond to eight seconds.
+pub const TICK_UNIT_NS: u64 = 1 << 7;
 
 impl Counters {
     /// The counter of connections that were closed for this reason.
@@ -41,6 +46,10 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Counter,)+
             /// A sample of the requests, by the size class of their item.
             pub by_class: ByClass,
+            /// The times of ticks without their waits, in units of [`TICK_UNIT_NS`].
+            pub tick_times: Histogram,
+            /// The requests of each tick that executed any, in a batch or several.
+            pub tick_requests: Histogram,
         }
 
         impl Counters {
@@ -48,6 +57,8 @@ macro_rules! counters {
             pub(crate) fn copy_counts_from(&self, from: &Self) {
                 $(self.$name.set(from.$name.value());)+
                 self.by_class.copy_counts_from(&from.by_class);
+                self.tick_times.copy_counts_from(&from.tick_times);
+                self.tick_requests.copy_counts_from(&from.tick_requests);
             }
         }
     };

@@ -22,6 +22,7 @@ mod class_sums;
 mod totals;
 mod counters;
 mod engine_counters;
+mod histogram;
 mod by_class;
 mod sizes;
 
@@ -33,8 +34,9 @@ pub use census::{
     take_note,
 };
 pub use class_sums::ClassSums;
-pub use counters::Counters;
+pub use counters::{Counters, TICK_UNIT_NS};
 pub use engine_counters::EngineCounters;
+pub use histogram::{Histogram, HistogramSum};
 pub use log::Log;
 pub use metrics::{METRICS_CONTENT_TYPE, Metrics};
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};

@@ -16,7 +16,10 @@
 
 use std::fmt::Write as _;
 
+use crate::counters::TICK_UNIT_NS;
+use crate::histogram::HistogramSum;
 use crate::rows::{Kind, Row, Unit, Value};
+use crate::totals::Totals;
 
 /// The content type of [`Metrics::text`].
 pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -121,6 +124,44 @@ impl Metrics {
         let &Row { name, kind, unit, help, .. } = row;
         let name = name.to_owned();
         self.rows.push(Taken { name, number, text, kind, unit, help, is_shown: false });
+    }
+
+    /// Takes the histograms of all cores.
+    pub fn take_histograms(&mut self, totals: &Totals) {
+        self.histogram(
+            "kachel_tick_seconds",
+            "The times of ticks, without their waits.",
+            &totals.histogram(|counters| &counters.tick_times),
+            (6..=24).step_by(2).map(|power| (power, ((TICK_UNIT_NS << power) as f64) / 1e9)),
+            TICK_UNIT_NS as f64 / 1e9,
+        );
+        self.histogram(
+            "kachel_tick_requests",
+            "The requests of each tick that had any.",
+            &totals.histogram(|counters| &counters.tick_requests),
+            (1..=12).map(|power| (power, ((1_u32 << power) - 1).into())),
+            1.0,
+        );
+    }
+
+    /// Writes a histogram. `bounds` are the bounds of its buckets as powers of two, which the
+    /// values of a bucket are below, and as they are shown. `unit` is that of the sum.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        sum: &HistogramSum,
+        bounds: impl Iterator<Item = (u32, f64)>,
+        unit: f64,
+    ) {
+        let _ = writeln!(self.to, "# HELP {name} {help}\n# TYPE {name} histogram");
+        for (power, bound) in bounds {
+            let count = sum.count_to((1 << power) - 1);
+            let _ = writeln!(self.to, "{name}_bucket{{le=\"{bound}\"}} {count}");
+        }
+        let (count, total) = (sum.count(), sum.sum() as f64 * unit);
+        let _ = writeln!(self.to, "{name}_bucket{{le=\"+Inf\"}} {count}");
+        let _ = writeln!(self.to, "{name}_sum {total}\n{name}_count {count}");
     }
 
     /// The rows that were taken as metrics. `settings` are the names and values of `stats

@@ -12,6 +12,7 @@ use kachel_stdx::Counter;
 use crate::by_class::ClassCounters;
 use crate::counters::Counters;
 use crate::engine_counters::EngineCounters;
+use crate::histogram::{Histogram, HistogramSum};
 
 /// The counters of all cores and of all engines. There may be more engines than cores, or fewer.
 #[derive(Debug)]
@@ -62,6 +63,16 @@ impl Totals {
     /// The greatest value of a gauge over all cores.
     pub fn max(&self, gauge: fn(&Counters) -> &Counter) -> u64 {
         self.cores.iter().map(|counters| gauge(counters).value()).max().unwrap_or(0)
+    }
+
+    /// The sum over all cores of the histogram that `histogram` selects, since the last `stats
+    /// reset`.
+    pub fn histogram(&self, histogram: fn(&Counters) -> &Histogram) -> HistogramSum {
+        let mut sum = HistogramSum::default();
+        for (before, now) in self.cores_before.iter().zip(&self.cores) {
+            sum.add(histogram(before), histogram(now));
+        }
+        sum
     }
 
     /// The sum over all cores of `value` since the last `stats reset`.

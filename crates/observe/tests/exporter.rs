@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use kachel_observe::{Facts, Metrics, Totals, general, own};
+use kachel_observe::{Facts, Metrics, TICK_UNIT_NS, Totals, general, own};
 
 /// A recorded scrape.
 const RECORDED: &str = include_str!("data/exporter-0.16.0.txt");
@@ -37,6 +37,7 @@ fn text(totals: &Totals) -> String {
     let mut metrics = Metrics::default();
     general(totals, &FACTS, &[], &mut |row| metrics.take(row));
     own(totals, &FACTS, &[], &mut |row| metrics.take(row));
+    metrics.take_histograms(totals);
     let settings = [
         ("maxconns", "1024"),
         ("lru_crawler", "yes"),
@@ -66,6 +67,9 @@ fn series(text: &str) -> BTreeMap<String, (String, f64)> {
         }
         let (series, value) = line.rsplit_once(' ').expect("a value");
         let name = series.split('{').next().expect("a name");
+        let parts = ["_bucket", "_sum", "_count"];
+        let part = parts.iter().find_map(|part| name.strip_suffix(part));
+        let name = part.filter(|part| types.get(part) == Some(&"histogram")).unwrap_or(name);
         assert_eq!(name, of, "the series of a metric stand together, behind its type");
         let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         assert!(name.chars().all(is_word), "{name} is a name");
@@ -103,6 +107,8 @@ fn each_number_is_the_one_of_stats() {
     counters.longest_tick_us.set(2_500_000);
     totals.cores[1].longest_tick_us.set(1);
     totals.engines[0].items.set(77);
+    [1, 3, 100].iter().for_each(|&requests| counters.tick_requests.note(requests));
+    counters.tick_times.note(10_000 / TICK_UNIT_NS);
     let all = series(&text(&totals));
     let of = |name: &str| all[name].1;
     assert_eq!(of("memcached_commands_total{command=\"get\",status=\"hit\"}"), 15.0);
@@ -114,6 +120,12 @@ fn each_number_is_the_one_of_stats() {
     assert_eq!(of("kachel_longest_tick_seconds"), 2.5);
     assert_eq!(of("kachel_memory_spent_bytes"), f64::from(1 << 20));
     assert_eq!(of("kachel_requests_total"), 0.0);
+    assert_eq!(of("kachel_tick_requests_bucket{le=\"3\"}"), 2.0);
+    assert_eq!(of("kachel_tick_requests_bucket{le=\"+Inf\"}"), 3.0);
+    assert_eq!(of("kachel_tick_requests_sum"), 104.0);
+    assert_eq!(of("kachel_tick_requests_count"), 3.0);
+    assert_eq!(of("kachel_tick_seconds_bucket{le=\"0.000008192\"}"), 0.0);
+    assert_eq!(of("kachel_tick_seconds_bucket{le=\"0.000032768\"}"), 1.0);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! Upstream:   the sinks.
 //! Downstream: the counters.
 
-use crate::rows::Of::{Engines, Fact, Max, Sum};
+use crate::counters::TICK_UNIT_NS;
+use crate::rows::Of::{Computed, Engines, Fact, Max, Sum};
 use crate::rows::{Facts, Row, Stat, Value, counter, each, gauge, info};
 use crate::totals::Totals;
 
@@ -15,6 +16,11 @@ pub fn own(totals: &Totals, facts: &Facts<'_>, others: &[Row<'_>], sink: &mut dy
     each(PROCESS, totals, facts, sink);
     others.iter().for_each(&mut *sink);
     each(COUNTERS, totals, facts, sink);
+}
+
+/// A percentile of the times of ticks in microseconds, rounded up.
+fn tick_us(totals: &Totals, permille: u64) -> u64 {
+    (totals.histogram(|c| &c.tick_times).percentile(permille) * TICK_UNIT_NS).div_ceil(1000)
 }
 
 const PROCESS: &[Stat] = &[
@@ -133,6 +139,20 @@ const COUNTERS: &[Stat] = &[
     .micros(),
     gauge("kachel_longest_tick_bytes", Max(|c| &c.longest_tick_bytes), "The most work in a tick.")
         .bytes(),
+    gauge("kachel_tick_p50_us", Computed(|t| tick_us(t, 500)), "Half of the ticks took no longer.")
+        .micros(),
+    gauge("kachel_tick_p99_us", Computed(|t| tick_us(t, 990)), "99 % of the ticks took no longer.")
+        .micros(),
+    gauge(
+        "kachel_tick_requests_p50",
+        Computed(|t| t.histogram(|c| &c.tick_requests).percentile(500)),
+        "Half of the ticks with requests had no more.",
+    ),
+    gauge(
+        "kachel_tick_requests_p99",
+        Computed(|t| t.histogram(|c| &c.tick_requests).percentile(990)),
+        "99 % of the ticks with requests had no more.",
+    ),
     gauge("kachel_longest_tick_us", Max(|c| &c.longest_tick_us), "The longest tick.").micros(),
     gauge(
         "kachel_memory_spent",

@@ -28,7 +28,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use kachel_io::Clock;
-use kachel_observe::Counters;
+use kachel_observe::{Counters, TICK_UNIT_NS};
 
 /// A request counts as this many bytes of work, in addition to the work of the engine. A request
 /// that reads a small item takes about as long as a copy of this number of bytes.
@@ -117,6 +117,8 @@ pub(crate) struct WorkMeter {
     tick_bytes: Cell<u64>,
     /// When the clock was last read.
     last_ns: Cell<u64>,
+    /// The requests that the core had executed when the last tick ended.
+    requests_before: Cell<u64>,
 }
 
 /// A hold of an engine: when it began, and the work that the engine had done before.
@@ -147,7 +149,12 @@ impl fmt::Debug for WorkMeter {
 impl WorkMeter {
     /// Makes a meter that has counted nothing.
     pub(crate) const fn new(clock: Rc<dyn Clock>) -> Self {
-        Self { clock, tick_bytes: Cell::new(0), last_ns: Cell::new(0) }
+        Self {
+            clock,
+            tick_bytes: Cell::new(0),
+            last_ns: Cell::new(0),
+            requests_before: Cell::new(0),
+        }
     }
 
     /// Begins a tick.
@@ -197,6 +204,13 @@ impl WorkMeter {
     /// Ends a tick that began at `began_ns`. Cost: a reading of the clock.
     pub(crate) fn end_tick(&self, began_ns: u64, counters: &Counters) {
         counters.longest_tick_bytes.raise(self.tick_bytes.take());
-        counters.longest_tick_us.raise(self.clock.now_ns().saturating_sub(began_ns) / 1000);
+        let tick_ns = self.clock.now_ns().saturating_sub(began_ns);
+        counters.longest_tick_us.raise(tick_ns / 1000);
+        counters.tick_times.note(tick_ns / TICK_UNIT_NS);
+        let requests = counters.requests.value();
+        let before = self.requests_before.replace(requests);
+        if requests != before {
+            counters.tick_requests.note(requests - before);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The counters of an engine, for `stats`.
 //!
-//! Upstream:   `engines` publishes the statistics of an engine before it releases it.
+//! Upstream:   `entered` publishes the statistics of an engine before it releases it.
 //! Downstream: the shard that answers `stats` sums the counters of all engines; a core that needs
 //!             memory compares the bytes of the engines.
 //!

@@ -1,6 +1,6 @@
 //! The context of a tick, which every stage may read: the shard, its process, and the time.
 //!
-//! Upstream:   `tick` sets the time once per tick, and `engines` advances it; the rest never
+//! Upstream:   `tick` sets the time once per tick, and `entered` advances it; the rest never
 //!             changes.
 //! Downstream: all stages.
 

@@ -1,6 +1,6 @@
 //! Bounds on the work that a core does at once, in bytes.
 //!
-//! Upstream:   `serve` and `carry_out` for the turn of a connection, `engines` and `backlog` for
+//! Upstream:   `serve` and `carry_out` for the turn of a connection, `entered` and `backlog` for
 //!             what is done while an engine is held, `tick` for the whole tick.
 //! Downstream: the counters of the longest hold and the longest tick.
 //!

@@ -34,7 +34,8 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::request::apply::{Applier, room_for_answer};
 use crate::request::reply::ReplySink as _;
-use crate::waiting::engines::{Engines, Entered};
+use crate::waiting::engines::Engines;
+use crate::waiting::entered::Entered;
 use crate::waiting::parked::{Ask, Brought, Executor};
 use crate::waiting::records::{NoRecord, Outgoing, Records};
 

@@ -1,7 +1,7 @@
 //! The lines of the log that say what requests, engines and clients have done.
 //!
 //! Upstream:   `sample` with each request while somebody watches; `upload` with refused values;
-//!             `engines` with evictions; `accept` and `send` with connections.
+//!             `entered` with evictions; `accept` and `send` with connections.
 //! Downstream: `log`.
 //!
 //! As in memcached, each lookup of a request writes a line to the stream of reads, also that of a

@@ -6,7 +6,7 @@
 //!             was read.
 //!
 //! ```text
-//! the connection awaits answers -------------------------> under the lock (`engines`), or parked
+//! the connection awaits answers -------------------------> under the lock (`entered`), or parked
 //! the read changes the item, or the value is large ------> under the lock, or parked
 //! slots of the key's buckets moved in every attempt -----> under the lock, or parked
 //! otherwise ---------------------------------------------> answered here

@@ -1,8 +1,8 @@
 //! The requests that wait within the lock of an engine.
 //!
-//! Upstream:   `engines` adds the requests that were parked; `carry_out` and `upload` those that
+//! Upstream:   `entered` adds the requests that were parked; `carry_out` and `upload` those that
 //!             the engine delays.
-//! Downstream: the engine; `engines` hands the executed requests back to their cores.
+//! Downstream: the engine; `entered` hands the executed requests back to their cores.
 //!
 //! ```text
 //! queue, waiters --+-- executed --> done

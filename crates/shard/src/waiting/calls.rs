@@ -2,7 +2,7 @@
 //! time that has come, and operations on files that are left. And the cores that an advance of the
 //! durable word calls. Any core looks at it without the lock.
 //!
-//! Upstream:   `engines` arms the call for room and notes the deadline under the lock; the cores
+//! Upstream:   `entered` arms the call for room and notes the deadline under the lock; the cores
 //!             that read items call.
 //! Downstream: the home core looks before it sleeps and once a tick.
 //!

@@ -1,6 +1,6 @@
 //! Operations on files: from an engine to the I/O backend of a core, and back.
 //!
-//! Upstream:   `engines` takes what an engine has queued when it releases the engine; the events of
+//! Upstream:   `entered` takes what an engine has queued when it releases the engine; the events of
 //!             `io` bring completed operations.
 //! Downstream: `tick` submits to `io`, and passes completions to the engine, or to its holder.
 //!

@@ -1,7 +1,7 @@
 //! The engines that a core holds for a batch of requests.
 //!
 //! Upstream:   `serving` and `carry_out`; `memory` for a client that needs memory.
-//! Downstream: `engines`.
+//! Downstream: `entered`.
 //!
 //! This file cites the invariants of `engines`.
 
@@ -10,7 +10,8 @@ use kachel_engine::{BATCH_MAX, Engine, EngineIndex, Ticket};
 use kachel_stdx::Work;
 
 use crate::context::Context;
-use crate::waiting::engines::{Engines, Entered};
+use crate::waiting::engines::Engines;
+use crate::waiting::entered::Entered;
 use crate::waiting::parked::Parked;
 
 /// The engines that this core holds for a batch.

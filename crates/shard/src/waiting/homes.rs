@@ -1,7 +1,7 @@
 //! The engines whose home is this core: the requests that wait with them, and their upkeep.
 //!
 //! Upstream:   `tick`, which does a step for all of them in each tick.
-//! Downstream: `engines`.
+//! Downstream: `entered`.
 //!
 //! ```text
 //!                 step_backlogs            maintain
@@ -21,7 +21,8 @@ use kachel_engine::{Engine, EngineIndex};
 
 use crate::context::Context;
 use crate::cores::throttle::NEVER_NS;
-use crate::waiting::engines::{Engines, Stepped};
+use crate::waiting::engines::Engines;
+use crate::waiting::entered::Stepped;
 
 /// The result of the last step of upkeep. The most urgent one is the greatest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! The mailbox of each core. Other cores put answers to its parked requests there, requests for
 //! what only this core has, and connections that it takes over; and then wake it.
 //!
-//! Upstream:   `engines`, when a core has executed a request of another core, or leaves requests
+//! Upstream:   `entered`, when a core has executed a request of another core, or leaves requests
 //!             with an engine; `listing`, which asks a core; `accept`, which hands a connection
 //!             over.
 //! Downstream: the core empties its mailbox once a tick.

@@ -11,7 +11,7 @@
 //! | a connection | memory for its next request | `records` |
 //! | a client whose turn is over | the clients before it in the run queue | `connections/arrive` |
 //! | a login | its turn | `logins` |
-//! | a request for an engine that another core holds | the holder | `engines`, `mailboxes` |
+//! | a request for an engine that another core holds | the holder | `entered`, `mailboxes` |
 //! | a request that its engine delays | what is fetched, or its time | `backlog`, `waiters` |
 //! | an operation on a file | room in the backend of a core | `files`, `calls` |
 //! | a reply | its change to be durable | `fences` |
@@ -24,6 +24,7 @@ pub(crate) mod records;
 pub(crate) mod held;
 pub(crate) mod homes;
 pub(crate) mod inspect;
+pub(crate) mod entered;
 pub(crate) mod engines;
 pub(crate) mod backlog;
 pub(crate) mod waiters;

@@ -6,7 +6,8 @@
 //! An exchange is a connection without a socket. Its input is the datagram, and nothing comes
 //! behind it. Its replies stay in the outbox until all requests of the datagram are answered and
 //! their fences are reached. Then they are cut into datagrams, and the exchange ends. If a fence is
-//! lost, it ends without a reply.
+//! lost, the exchange ends without a reply, but not before all its requests are answered: while one
+//! is awaited, no later one may overtake it.
 //!
 //! ```text
 //! datagram -> frame | requests -> connection -> outbox -> frame 0 | bytes, frame 1 | bytes, ...
@@ -191,7 +192,7 @@ impl Exchanges {
     /// its end, and the caller must call [`Self::end`]. Otherwise, it drops what of the reply is
     /// too long already, so that the later requests can be answered (I2). `datagrams_max` is the
     /// most datagrams of a reply; `is_reached` tells whether a fence is (`outbox`, I6), and
-    /// `is_lost` whether it will never be. Then there is no reply.
+    /// `is_lost` whether it will never be. Then there is no reply, and no fence matters any more.
     ///
     /// Cost: a copy of the reply.
     ///
@@ -213,13 +214,10 @@ impl Exchanges {
         let is_all = connection.is_served() || connection.is_draining();
         let outbox = connection.outbox_mut();
         *has_lost |= outbox.first_fence(slots).is_some_and(is_lost);
-        if *has_lost {
-            outbox.abandon(blocks, slots);
-        }
         let bytes_max = usize::from(datagrams_max) * BODY_BYTES_MAX;
         *is_too_long |= outbox.owed_bytes() > bytes_max;
-        if *is_too_long {
-            outbox.discard(blocks, slots);
+        if *has_lost || *is_too_long {
+            outbox.discard(blocks, slots, |_fence| !*has_lost);
         }
         if !is_all || outbox.slots_in_use() > 0 {
             return ReplyState::Awaited;
@@ -240,7 +238,7 @@ impl Exchanges {
                 asker.send(io, pieces);
             }
         }
-        outbox.discard(blocks, slots);
+        outbox.discard(blocks, slots, |_fence| true);
         ReplyState::Sent { bytes, is_too_long: false }
     }
 

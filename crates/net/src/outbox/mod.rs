@@ -463,12 +463,17 @@ impl Outbox {
         pool.put_back(block);
     }
 
-    /// Drops the replies that are complete: all before the first slot that awaits an answer or has
-    /// a fence. For a connection whose replies are not sent.
-    pub(crate) fn discard<S>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
+    /// Drops the replies that are complete: all before the first slot that awaits an answer, or has
+    /// a fence that `is_held`. For a connection whose replies are not sent.
+    pub(crate) fn discard<S>(
+        &mut self,
+        pool: &mut BlockPool,
+        slots: &mut Slots<S>,
+        is_held: impl Fn(Fence) -> bool,
+    ) {
         assert!(self.in_flight_blocks == 0, "the replies were not sent");
         while let Some(head) = self.slots.head() {
-            if slots.awaited(head) > 0 || slots.fence(head).is_some() {
+            if slots.awaited(head) > 0 || slots.fence(head).is_some_and(&is_held) {
                 break;
             }
             slots.read(head, |piece| self.slot_bytes -= piece.len());
@@ -488,7 +493,7 @@ impl Outbox {
         self.queued.iter().chain(&self.open).flat_map(SendBlock::pieces)
     }
 
-    /// Drops all replies, because the connection is gone, or its client gets none.
+    /// Drops all replies, because the connection is gone.
     pub fn abandon<S>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
         slots.orphan(&mut self.slots);
         for block in self.queued.drain(..).chain(self.open.take()) {

@@ -155,8 +155,25 @@ fn a_reached_fence_holds_back_nothing_of_a_reply_that_is_dropped() {
     assert!(!outbox.has_unsent() && outbox.first_fence(&slots) == Some(fence), "I6");
     outbox.settle(&mut pool, &mut slots, |_| true);
     assert!(outbox.has_unsent() && outbox.slots_in_use() == 1, "a part of it is in blocks");
-    outbox.discard(&mut pool, &mut slots);
+    outbox.discard(&mut pool, &mut slots, |_| true);
     assert!(outbox.is_empty() && outbox.memory_bytes() == 0);
+}
+
+#[test]
+fn replies_that_are_dropped_leave_the_answers_awaited_that_are_to_come() {
+    let (mut outbox, mut pool, mut slots) = (Outbox::new(), BlockPool::new(), Slots::<()>::new());
+    let fence = Fence { engine: 0, sequence: 5 };
+    assert!(outbox.fence(fence, client(), &mut slots));
+    outbox.text(b"one", client(), &mut pool, &mut slots);
+    let two = outbox.await_answers((1, ROOM), client(), &mut slots);
+    outbox.text(b"three", client(), &mut pool, &mut slots);
+    outbox.discard(&mut pool, &mut slots, |held| held == fence);
+    assert_eq!(outbox.slots_in_use(), 3);
+    outbox.discard(&mut pool, &mut slots, |_| false);
+    assert!(outbox.slots_in_use() == 2 && outbox.awaits_answers());
+    outbox.answered(two, 0, &mut slots);
+    outbox.discard(&mut pool, &mut slots, |_| false);
+    assert!(outbox.is_empty() && outbox.memory_bytes() == 0 && slots.in_use() == 0);
 }
 
 #[test]

@@ -19,6 +19,7 @@ use kachel_io::{
 use kachel_shard::{AfterTick, HOLD_BYTES_MAX};
 use kachel_stdx::Place;
 use kachel_testkit::{World, WorldOptions};
+use kachel_wire::Frame;
 
 const ENGINES: u16 = 2;
 /// Numbers of cores: a home for each engine, one for both, and a core that is the home of none.
@@ -232,16 +233,23 @@ impl Bench {
         Self::over(cores, None)
     }
 
-    fn over(cores: u16, folder: Option<&FolderHandle>) -> Self {
-        let wanted: [Arc<Wanted>; ENGINES as usize] = Default::default();
-        let options = WorldOptions {
+    fn options(cores: u16) -> WorldOptions {
+        WorldOptions {
             shards: cores,
             engines: Some(ENGINES),
             seeds: SEEDS,
             memory_bytes: 4 << 20, // An eighth of it is for requests that wait.
             stays: true,
             ..WorldOptions::default()
-        };
+        }
+    }
+
+    fn over(cores: u16, folder: Option<&FolderHandle>) -> Self {
+        Self::of(Self::options(cores), folder)
+    }
+
+    fn of(options: WorldOptions, folder: Option<&FolderHandle>) -> Self {
+        let wanted: [Arc<Wanted>; ENGINES as usize] = Default::default();
         let opener = LoggedOpener { wanted: &wanted, folder: folder.cloned() };
         let world = World::over(options, |_| (), &opener);
         Self { world, wanted, disk_clock: ManualClock::new(0) }
@@ -382,6 +390,35 @@ fn a_parked_request_comes_back_at_once_with_its_fence() {
         assert!(bench.world.holdings().all(|held| held.delayed == 0), "its record is back");
         assert_eq!(bench.advance(1, 2, &other, &client), "STORED\r\nMN\r\n");
     }
+}
+
+/// The fault: once a fence of a datagram was lost, its parked requests were not awaited any more,
+/// and its later ones overtook them.
+#[test]
+fn the_rest_of_a_datagram_whose_fence_is_lost_overtakes_no_parked_request() {
+    let mut options = WorldOptions { udp: Some(1), ..Bench::options(2) };
+    options.plain.requests_per_tick = Some(2);
+    let mut bench = Bench::of(options, None);
+    let client = bench.world.connect();
+    let kept = key(1, "kept");
+    assert_eq!(bench.ask(&client, &format!("set {kept} 0 0 1\r\na\r\n")), "STORED\r\n");
+    bench.wanted[0].commit.store(5, Relaxed);
+    bench.world.engines.inspect(EngineIndex(0), |engine: &Logged| engine.word.fail());
+    let engines = Arc::clone(&bench.world.engines);
+    let held = engines.hold(EngineIndex(1)).expect("nobody holds it");
+    let asked = format!("append {kept} 0 0 1\r\nb\r\nset {kept} 0 0 1\r\nc\r\n");
+    let frame = Frame { request_id: 1, sequence: 0, total: 1 }.bytes();
+    let datagram = [&frame[..], set(0, "lost").as_bytes(), asked.as_bytes()].concat();
+    bench.world.send_datagram(0, ([10, 0, 0, 7], 4000).into(), &datagram);
+    bench.world.turn_of(0);
+    assert_eq!(bench.world.parked(), 1, "the append; the last request waits for its turn");
+    drop(held);
+    bench.world.turn_of(0);
+    bench.world.rest();
+    assert_eq!(bench.world.take_datagrams(0), [], "its client gets no reply");
+    let value = format!("VALUE {kept} 0 1\r\nc\r\nEND\r\n");
+    assert_eq!(bench.ask(&client, &format!("get {kept}\r\n")), value);
+    assert!(bench.world.holdings().all(|held| held.reply_slots == 0));
 }
 
 #[test]

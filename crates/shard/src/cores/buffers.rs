@@ -23,7 +23,7 @@
 //!   a connection keeps room for each of them (`kachel_net`, I5 of `outbox`).
 //! - B2  A buffer keeps the capacity with which it was made. So it is refunded what was charged.
 //! - B3  No more buffers are made than were ever in use at once, besides those that each core
-//!   keeps; buffers that nobody has used in a period of `trim` are freed.
+//!   keeps; buffers that nobody has used in a period of `trim` are freed (`spares`, S1).
 //!
 //! Source: a core's own buffers and those of the process are the magazines and the depot of Bonwick
 //! and Adams, "Magazines and Vmem", USENIX 2001.
@@ -35,6 +35,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use kachel_engine::INLINE_VALUE_BYTES_MAX;
 use kachel_host::Budget;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX};
+
+use crate::cores::spares::Spares;
 
 /// Bytes of the longest text of a parked request: a line, an inline value, and a decoded key.
 pub(crate) const TEXT_BYTES_MAX: usize =
@@ -87,17 +89,8 @@ pub(crate) struct WaitingMemory {
     overdraft_bytes: u64,
     /// Bytes that are charged to the budget (B1).
     bytes: AtomicU64,
-    unused: Mutex<[Unused; SIZES.len()]>,
-}
-
-/// The unused buffers of one size.
-#[derive(Debug, Default)]
-struct Unused {
-    buffers: Vec<Vec<u8>>,
-    /// The fewest that there were since the period of `trim` began (B3).
-    fewest: usize,
-    /// Those that are to be freed, because nobody has used them in the period before.
-    left: usize,
+    /// The unused buffers of each size.
+    unused: Mutex<[Spares<Vec<u8>>; SIZES.len()]>,
 }
 
 impl WaitingMemory {
@@ -141,19 +134,15 @@ impl WaitingMemory {
             let freed = {
                 let unused = &mut self.unused()[size];
                 if begins {
-                    (unused.left, unused.fewest) = (unused.fewest, unused.buffers.len());
+                    unused.end_period();
                 }
-                let count = unused.left.min(unused.buffers.len()).min(FREED_MAX);
-                unused.left -= if count == 0 { unused.left } else { count };
-                let kept = unused.buffers.len() - count;
-                unused.fewest = unused.fewest.min(kept);
-                unused.buffers.split_off(kept)
+                unused.remove_cold(FREED_MAX)
             };
             freed.into_iter().for_each(|_buffer| self.refund(bytes));
         }
     }
 
-    fn unused(&self) -> MutexGuard<'_, [Unused; SIZES.len()]> {
+    fn unused(&self) -> MutexGuard<'_, [Spares<Vec<u8>>; SIZES.len()]> {
         self.unused.lock().expect("a core that panics ends the process")
     }
 }
@@ -214,10 +203,7 @@ impl Buffers {
 
     #[cold]
     fn take_some(own: &mut Vec<Vec<u8>>, memory: &WaitingMemory, size: usize) -> Option<Vec<u8>> {
-        let unused = &mut memory.unused()[size];
-        let left = unused.buffers.len().saturating_sub(own_max(size).div_ceil(2));
-        own.extend(unused.buffers.drain(left..));
-        unused.fewest = unused.fewest.min(left);
+        own.extend(memory.unused()[size].take_some(own_max(size).div_ceil(2)));
         own.pop()
     }
 
@@ -236,7 +222,9 @@ impl Buffers {
     #[cold]
     fn give_some(own: &mut Vec<Vec<u8>>, memory: &WaitingMemory, size: usize) {
         let kept = own_max(size) / 2;
-        memory.unused()[size].buffers.extend(own.drain(kept..));
+        let unused = &mut memory.unused()[size];
+        unused.look();
+        own.drain(kept..).for_each(|buffer| unused.give(buffer));
     }
 }
 

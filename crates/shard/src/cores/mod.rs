@@ -14,3 +14,4 @@ pub(crate) mod crawler;
 pub(crate) mod refreshes;
 pub(crate) mod throttle;
 pub(crate) mod buffers;
+pub(crate) mod spares;

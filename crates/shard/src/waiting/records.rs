@@ -3,7 +3,7 @@
 //!
 //! Upstream:   `carry_out`, `upload` and `listing`, with requests that this core does not execute
 //!             now; `send`, with the slots of clients that have left.
-//! Downstream: `engines` parks the record; `clients` gets its answer.
+//! Downstream: `entered` parks the record; `clients` gets its answer.
 //!
 //! Invariants:
 //! - R1  The records of a core that are in use, with their texts, take at most the core's part of
@@ -29,6 +29,7 @@ use kachel_stdx::{Chain, Work};
 use crate::clients::{Answered, Clients};
 use crate::context::{Context, NO_ENGINE};
 use crate::cores::buffers::buffer_bytes;
+use crate::cores::spares::Spares;
 use crate::request::form::Ended;
 use crate::waiting::engines::Engines;
 use crate::waiting::held::HeldEngines;
@@ -97,12 +98,7 @@ impl ParkedRead {
 /// The records of one core.
 pub(crate) struct Records<E: Engine> {
     /// Records that are not in use.
-    spare: Chain<Parked<E>>,
-    /// The number of these, the fewest since the period of `trim` began, and those that are to be
-    /// freed because nobody has used them in the period before.
-    spare_count: usize,
-    spare_fewest: usize,
-    unused: usize,
+    spare: Spares<Work<Parked<E>>>,
     /// The number of records that are in use, and the bytes of the buffers of their texts.
     away: usize,
     text_bytes: usize,
@@ -119,16 +115,15 @@ pub(crate) struct Records<E: Engine> {
 }
 
 impl<E: Engine> Records<E> {
-    /// The memory of a record in bytes, with its entries in the tables of the engine (`waiters`).
-    const RECORD_BYTES: usize = Work::<Parked<E>>::BYTES + WAITER_BYTES;
+    /// The memory of a record in bytes, with its place in `spare` and its entries in the tables of
+    /// the engine (`waiters`).
+    const RECORD_BYTES: usize =
+        Work::<Parked<E>>::BYTES + size_of::<Work<Parked<E>>>() + WAITER_BYTES;
 
     /// The records of a core. None is allocated yet.
     pub(crate) const fn new() -> Self {
         Self {
-            spare: Chain::new(),
-            spare_count: 0,
-            spare_fewest: 0,
-            unused: 0,
+            spare: Spares::new(),
             away: 0,
             text_bytes: 0,
             waiting: VecDeque::new(),
@@ -155,7 +150,7 @@ impl<E: Engine> Records<E> {
 
     /// A record that is not in use. Cost: an allocation, if there is none (R2).
     fn take(&mut self, context: &Context) -> Result<Work<Parked<E>>, NoRecord> {
-        match self.take_spare() {
+        match self.spare.take() {
             Some(spare) => Ok(spare),
             None if self.away == 0 => Ok(Self::make_ahead(context)),
             None if context.shared.waiting.charge(Self::RECORD_BYTES) => {
@@ -163,13 +158,6 @@ impl<E: Engine> Records<E> {
             }
             None => Err(NoRecord),
         }
-    }
-
-    fn take_spare(&mut self) -> Option<Work<Parked<E>>> {
-        let spare = self.spare.pop()?;
-        self.spare_count -= 1;
-        self.spare_fewest = self.spare_fewest.min(self.spare_count);
-        Some(spare)
     }
 
     /// Makes a record, whether there is memory for it or not.
@@ -186,12 +174,7 @@ impl<E: Engine> Records<E> {
             context.give_buffer(text);
         }
         context.give_buffer(std::mem::take(&mut work.answer.text));
-        self.keep(work);
-    }
-
-    fn keep(&mut self, work: Work<Parked<E>>) {
-        self.spare.push_first(work); // Its memory is in the caches.
-        self.spare_count += 1;
+        self.spare.give(work);
     }
 
     /// Fills a record with a request of a connection to an executor, and keeps a reply slot and
@@ -222,7 +205,7 @@ impl<E: Engine> Records<E> {
         let mut work = self.take(context)?;
         if text_bytes > 0 {
             let Some(buffer) = context.text_buffer(bytes, self.away == 0) else {
-                self.keep(work);
+                self.spare.give(work);
                 return Err(NoRecord);
             };
             self.text_bytes += buffer.capacity();
@@ -258,7 +241,7 @@ impl<E: Engine> Records<E> {
     /// A record that brings something to an engine for which no client waits. It is not counted in
     /// R1: there are no more than operations on files, and than reads that are forgotten.
     fn carrier(&mut self, context: &Context, engine: EngineIndex) -> Work<Parked<E>> {
-        let mut work = self.take_spare().unwrap_or_else(|| Self::make_ahead(context));
+        let mut work = self.spare.take().unwrap_or_else(|| Self::make_ahead(context));
         work.begin_carrying();
         (work.origin, work.executor) = (context.core, Executor::Engine(engine));
         work.answer.begin(AnswerRoom::default());
@@ -327,7 +310,7 @@ impl<E: Engine> Records<E> {
 
     /// Whether records are kept that are not in use.
     pub(crate) const fn are_kept(&self) -> bool {
-        self.spare_count > 0
+        !self.spare.is_empty()
     }
 
     /// Whether other cores ask this one for pieces of what it has. Cost: a load.
@@ -360,7 +343,7 @@ impl<E: Engine> Records<E> {
         let begins = second >= self.trimmed + KEPT_SECONDS;
         if begins {
             self.trimmed = second;
-            (self.unused, self.spare_fewest) = (self.spare_fewest, self.spare_count);
+            self.spare.end_period();
             if self.away == 0 && self.reads.len() > KEPT_READS_MAX {
                 self.reads = Vec::new();
             }
@@ -368,12 +351,8 @@ impl<E: Engine> Records<E> {
         if context.core == CoreIndex(0) {
             context.shared.waiting.trim(begins);
         }
-        for _ in 0..self.unused.min(FREED_PER_SECOND_MAX) {
-            self.unused -= 1;
-            if self.take_spare().is_some() {
-                context.shared.waiting.refund(Self::RECORD_BYTES);
-            }
-        }
+        let freed = self.spare.remove_cold(FREED_PER_SECOND_MAX);
+        context.shared.waiting.refund(freed.len() * Self::RECORD_BYTES);
     }
 
     /// Delivers the answers that have come back (R3), and keeps the requests of other cores that
@@ -390,6 +369,9 @@ impl<E: Engine> Records<E> {
         L: for<'t> FnMut((Executor, Option<ClientIndex>), &'t [u8], Ended) -> &'t [u8],
     {
         let mut answers = mailboxes.take_answers(context.core);
+        if !answers.is_empty() {
+            self.spare.look(); // All records come back here.
+        }
         while let Some(mut work) = answers.pop() {
             if work.origin != context.core {
                 debug_assert!(work.executor == Executor::Core(context.core), "mailboxes, M3");
@@ -400,7 +382,7 @@ impl<E: Engine> Records<E> {
                 if work.ask != Ask::Completion {
                     clients.slots.answered(work.slot); // R4: nothing has the slot any more.
                 }
-                self.keep(work);
+                self.spare.give(work);
                 continue;
             }
             if let Brought::Ended(ended) = work.brought {

@@ -21,7 +21,8 @@
 //!   A request that would need more memory than `-m`, overdrawn by `OVERDRAFT_BYTES_PER_CORE` for
 //!   each core, has to wait (`records`, R1). Only answers are charged whether they fit or not:
 //!   a connection keeps room for each of them (`kachel_net`, I5 of `outbox`).
-//! - B2  A buffer keeps the capacity with which it was made. So it is refunded what was charged.
+//! - B2  A buffer keeps the capacity with which it was made: all code that writes to one asserts
+//!   that the bytes fit. So it is refunded what was charged.
 //! - B3  No more buffers are made than were ever in use at once, besides those that each core
 //!   keeps; buffers that nobody has used in a period of `trim` are freed (`spares`, S1).
 //!

@@ -484,7 +484,9 @@ fn answer<'s, E: Engine>(
 ) {
     let Ask::Piece { form, cursor } = work.ask else { unreachable!("it is a piece") };
     let mut lines = step.context.answer_buffer(ANSWER_BYTES_MAX); // parked, P4
+    let capacity = lines.capacity();
     let ended = list(step, form, cursor, work.text(), &mut lines);
+    assert!(lines.capacity() == capacity, "buffers, B2: a piece fits its buffer");
     work.answer.text = lines;
     work.brought = Brought::Ended(ended);
     let mut done = Chain::new();

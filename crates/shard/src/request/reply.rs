@@ -152,10 +152,12 @@ impl AnswerText {
 
 impl Sink for AnswerText {
     /// Adds bytes. Drops them if their receiver keeps no room for them.
+    ///
+    /// Panics: when they do not fit the buffer, which may not grow (`buffers`, B2).
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         if self.text.capacity() > 0 {
-            debug_assert!(self.text.len() + bytes.len() <= self.text.capacity(), "parked, P2");
+            assert!(bytes.len() <= self.text.capacity() - self.text.len(), "parked, P2");
             self.text.extend_from_slice(bytes);
         }
     }
@@ -179,5 +181,33 @@ impl ReplySink for AnswerText {
             Durability::Now => 0,
             Durability::At(sequence) => sequence.0,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(buffer_bytes: usize) -> AnswerText {
+        let mut answer = AnswerText::new(AnswerRoom::default());
+        answer.text = Vec::with_capacity(buffer_bytes);
+        answer
+    }
+
+    #[test]
+    fn an_answer_may_fill_its_buffer_and_without_a_buffer_it_is_dropped() {
+        for buffer_bytes in [320, 0] {
+            let mut answer = answer(buffer_bytes);
+            [200, 120].into_iter().for_each(|bytes| answer.put(&vec![b'a'; bytes]));
+            assert_eq!((answer.text.len(), answer.text.capacity()), (buffer_bytes, buffer_bytes));
+        }
+    }
+
+    /// The fault: only builds with assertions for debugging checked it, and the buffer grew.
+    #[test]
+    #[should_panic(expected = "parked, P2")]
+    fn an_answer_that_exceeds_its_buffer_is_a_bug() {
+        let mut answer = answer(320);
+        [200, 121].into_iter().for_each(|bytes| answer.put(&vec![b'a'; bytes]));
     }
 }

@@ -125,7 +125,7 @@ impl Text {
                 text.try_extend_from_slice(bytes).expect("a longer text gets a buffer");
             }
             Self::Long(text) => {
-                debug_assert!(text.len() + bytes.len() <= text.capacity(), "buffers, B2");
+                assert!(bytes.len() <= text.capacity() - text.len(), "buffers, B2");
                 text.extend_from_slice(bytes);
             }
         }

@@ -6,8 +6,10 @@
 //!
 //! Invariants:
 //! - I1  Nothing happens unless the caller asks for it: no thread, no real clock, no random source.
-//! - I2  At rest no shard does anything before a client or the clock moves: each shard may sleep
-//!   ([`is_rest`]), and no endpoint has an event to report.
+//! - I2  At rest no shard does anything before a client or the clock moves: each shard sleeps
+//!   ([`is_rest`]), and no endpoint has an event to report. A shard that sleeps is left alone until
+//!   its endpoint has an event or it is woken. At rest each shard looks once more: if one of them
+//!   finds something to do, its wake-up was lost.
 //! - I3  A server comes to rest within `ROUNDS_MAX` rounds; anything else is a bug.
 //! - I4  Each segment and block of the pool either belongs to a shard or is free.
 
@@ -182,6 +184,13 @@ impl Clock for ShardClock {
 /// One shard of a [`World`], with `A` around the calls to its endpoint, over the engine `E`.
 pub type WorldShard<A = (), E = Cache> = Shard<Surrounded<A>, ShardClock, E>;
 
+/// The poll of a shard: how long it may wait, and whether the shard sleeps in it (I2).
+#[derive(Clone, Copy, Debug)]
+struct Poll {
+    wait: Wait,
+    sleeps: bool,
+}
+
 /// A server in memory and the network of its clients.
 pub struct World<A: Around = (), E: Engine = Cache> {
     net: MemoryNet,
@@ -190,6 +199,8 @@ pub struct World<A: Around = (), E: Engine = Cache> {
     pub shards: Vec<WorldShard<A, E>>,
     /// The engines of all shards.
     pub engines: Arc<Engines<E>>,
+    /// The polls of the shards, by their numbers.
+    polls: Vec<Poll>,
     lags_ns: Vec<Rc<Cell<u64>>>,
     ran_ns: Vec<Rc<Cell<u64>>>,
     /// The clock of all shards; it moves when the caller moves it.
@@ -202,6 +213,8 @@ pub struct World<A: Around = (), E: Engine = Cache> {
 pub const OWN_UDP_PORT: u16 = 11311;
 /// Sleeps of each shard that end while a world settles.
 const SLEEPS: u32 = 4;
+/// The most ticks of a shard in a row, before others tick that it may wait for.
+const TICKS_IN_A_ROW_MAX: u32 = 64;
 /// Rounds within which a server comes to rest (I3): a long script of the fuzzer takes thousands.
 const ROUNDS_MAX: u32 = 200_000;
 /// A shard that sleeps at most this long waits for a time that is near, in nanoseconds.
@@ -279,7 +292,8 @@ impl<A: Around, E: FileEngine> World<A, E> {
                 Shard::new(io, clock, Arc::clone(&engines), shard, Arc::clone(&shared))
             })
             .collect();
-        Self { net, listener, shards, engines, lags_ns, ran_ns, clock, shared }
+        let polls = vec![Poll { wait: Wait::Now, sleeps: false }; usize::from(options.shards)];
+        Self { net, listener, shards, engines, polls, lags_ns, ran_ns, clock, shared }
     }
 
     /// Has all shards carry out operations on files of this disk.
@@ -332,18 +346,27 @@ impl<A: Around, E: FileEngine> World<A, E> {
         (0..self.shards.len()).for_each(|shard| self.turn_of(shard));
     }
 
-    /// Runs one tick of one shard, while the others do nothing.
+    /// Runs one tick of one shard, while the others do nothing. If it sleeps, its sleep ends.
     pub fn turn_of(&mut self, shard: usize) {
+        self.polls[shard].sleeps = false;
         self.shards[shard].tick().expect("memory never fails");
     }
 
-    /// Runs one tick of each shard that is not at rest. Returns whether there was one (I2).
+    /// Lets each shard that does not sleep, or that something wakes, tick until it sleeps, but at
+    /// most `TICKS_IN_A_ROW_MAX` times. Returns whether there was one (I2). So most shards are asleep
+    /// when another one does what they wait for.
     pub fn round(&mut self) -> bool {
         let mut any = false;
-        for shard in &mut self.shards {
-            let wait = shard.prepare_wait();
-            if !is_rest(wait) || shard.io_mut().stir() {
-                shard.complete_tick(wait).expect("memory never fails");
+        for (shard, poll) in self.shards.iter_mut().zip(&mut self.polls) {
+            for _ in 0..TICKS_IN_A_ROW_MAX {
+                if !poll.sleeps {
+                    poll.wait = shard.prepare_wait();
+                }
+                poll.sleeps = is_rest(poll.wait) && !shard.io_mut().stir();
+                if poll.sleeps {
+                    break;
+                }
+                shard.complete_tick(poll.wait).expect("memory never fails");
                 any = true;
             }
         }
@@ -353,34 +376,27 @@ impl<A: Around, E: FileEngine> World<A, E> {
     /// Runs rounds until all shards are at rest (I2). A shard at rest has not read the clock again.
     ///
     /// # Panics
-    /// If the server does not come to rest (I3).
+    /// If the server does not come to rest (I3), or a shard sleeps that has something to do (I2).
     pub fn rest(&mut self) {
         let rests = (0..ROUNDS_MAX).any(|_| !self.round());
         assert!(rests, "I3: the server does not come to rest");
+        for (number, shard) in self.shards.iter_mut().enumerate() {
+            let wait = shard.prepare_wait();
+            assert!(is_rest(wait), "I2: a wake-up of shard {number} was lost");
+        }
     }
 
-    /// Runs turns until all shards are at rest (I2) and the sleep of each has ended some times, as
-    /// it does within a second. Each shard has then read the clock, reused retired segments and
-    /// closed late clients.
+    /// Has all shards come to rest (I2), and ends the sleep of each some times, as it ends within a
+    /// second. Each shard has then read the clock, reused retired segments and closed late clients.
     ///
     /// # Panics
     /// As [`Self::rest`].
     pub fn settle(&mut self) {
-        let mut ended = 0;
-        for _ in 0..ROUNDS_MAX {
-            if self.is_at_rest() {
-                if ended == SLEEPS {
-                    return;
-                }
-                ended += 1;
-            }
+        self.rest();
+        for _ in 0..SLEEPS {
             self.turn();
+            self.rest();
         }
-        panic!("I3: the server does not come to rest");
-    }
-
-    fn is_at_rest(&mut self) -> bool {
-        self.shards.iter_mut().all(|shard| is_rest(shard.prepare_wait()) && !shard.io_mut().stir())
     }
 
     /// The resources that each shard holds now.

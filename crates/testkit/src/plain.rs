@@ -308,7 +308,7 @@ mod tests {
     };
     use kachel_host::Budget;
     use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
-    use kachel_io::{Clock as _, Event, Files as _, Io as _, ManualClock, Memory, MemoryNet, Wait};
+    use kachel_io::{Event, Files as _, Io as _, ManualClock, Memory, MemoryNet, Wait};
 
     use super::*;
 
@@ -409,20 +409,18 @@ mod tests {
     /// late, in part and in another order.
     struct Backend {
         memory: Memory,
-        clock: ManualClock,
         disk: Disk,
     }
 
     impl Backend {
         fn new(seed: u64) -> Self {
-            let clock = ManualClock::new(0);
-            let disk = Disk::new(seed, &clock);
+            let disk = Disk::new(seed, &ManualClock::new(0));
             let short = ChanceFault { kind: None, permille: 300, fault: Fault::Short };
             let latency_ns = Some(1_000..=1_000_000);
             disk.set_plan(FaultPlan { planned: Vec::new(), chances: vec![short], latency_ns });
             let mut memory = MemoryNet::new().open();
             memory.use_disk(&disk);
-            Self { memory, clock, disk }
+            Self { memory, disk }
         }
 
         /// Submits what the engine has queued, and completes what is due next. Returns the tickets
@@ -431,9 +429,7 @@ mod tests {
             while let Some(operation) = plain.next_submission() {
                 self.memory.submit(operation).expect("there is room");
             }
-            if let Some(due_ns) = self.disk.next_due_ns() {
-                self.clock.advance_ns(due_ns.saturating_sub(self.clock.now_ns()));
-            }
+            self.disk.advance_to_next_due();
             let (mut events, mut ready) = (Vec::new(), Vec::new());
             self.memory.poll(Wait::Now, &mut events).expect("memory never fails");
             for event in events {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use kachel_io::memory::disk::{Disk, Fault, FaultPlan, PlannedFault};
 use kachel_io::{
-    Around, Choice, Clock as _, Event, FarEnd, FileError, FileWorkKind, FolderHandle, Io,
-    ManualClock, Surrounded, Wait,
+    Around, Choice, Event, FarEnd, FileError, FileWorkKind, FolderHandle, Io, ManualClock,
+    Surrounded, Wait,
 };
 use kachel_shard::{Counter, Counters, Shared};
 use kachel_testkit::{LiveWorld, Plain, PlainOpener, World, WorldOptions, skip};
@@ -63,7 +63,7 @@ fn small_file_system(path: &Path) -> io::Result<File> {
 
 /// Where the shards and the files of a server are.
 enum Place {
-    Memory { world: Box<World<Returns, Plain>>, disk: Disk, clock: ManualClock },
+    Memory { world: Box<World<Returns, Plain>>, disk: Disk },
     Kernel { world: LiveWorld<Plain>, folder: TempDir },
 }
 
@@ -116,14 +116,13 @@ pub(crate) enum Client {
 impl Server {
     /// A server with a disk in memory, whose operations take different times.
     pub(crate) fn in_memory(options: WorldOptions) -> Self {
-        let (clock, returns) = (ManualClock::new(0), Returns::default());
-        let disk = Disk::new(1, &clock);
+        let (disk, returns) = (Disk::new(1, &ManualClock::new(0)), Returns::default());
         disk.set_plan(plan(None));
         let opener = PlainOpener(Some(disk.folder("data")));
         let mut world = Box::new(World::over(options, |_| returns.clone(), &opener));
         let shards = world.shards.iter_mut();
         shards.for_each(|shard| Surrounded::use_disk(shard.io_mut(), &disk));
-        Self { place: Place::Memory { world, disk, clock }, about: "memory".to_owned(), returns }
+        Self { place: Place::Memory { world, disk }, about: "memory".to_owned(), returns }
     }
 
     /// A server whose files are in a folder, which is opened. `None` if the kernel forbids the
@@ -271,11 +270,12 @@ impl Server {
     /// Completes the operation of a disk in memory that is due next. Returns whether there was one.
     pub(crate) fn step(&mut self) -> bool {
         self.rest();
-        let Place::Memory { disk, clock, .. } = &self.place else { return false };
-        let Some(due_ns) = disk.next_due_ns() else { return false };
-        clock.advance_ns(due_ns.saturating_sub(clock.now_ns()));
-        self.rest();
-        true
+        let Place::Memory { disk, .. } = &self.place else { return false };
+        let is_due = disk.advance_to_next_due();
+        if is_due {
+            self.rest();
+        }
+        is_due
     }
 
     /// Sends all of `input`, and waits for a reply of `count` bytes.

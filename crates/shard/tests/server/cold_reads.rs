@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kachel_engine::EngineIndex;
 use kachel_io::memory::disk::{Disk, FaultPlan};
-use kachel_io::{Around, Clock as _, FILE_OPERATIONS_MAX, FarEnd, FileOperation, ManualClock};
+use kachel_io::{Around, FILE_OPERATIONS_MAX, FarEnd, FileOperation, ManualClock};
 use kachel_stdx::{kept, uncounted};
 use kachel_testkit::{Plain, PlainOpener, PlainOptions, World, WorldOptions};
 
@@ -28,7 +28,6 @@ impl Around for Uncounted {
 struct Bench {
     world: World<Uncounted, Plain>,
     disk: Disk,
-    disk_clock: ManualClock,
 }
 
 impl Bench {
@@ -39,8 +38,7 @@ impl Bench {
 
     /// A server of one engine.
     fn of_cores(shards: u16, memory_bytes: u64, items: usize) -> Self {
-        let disk_clock = ManualClock::new(0);
-        let disk = Disk::new(1, &disk_clock);
+        let disk = Disk::new(1, &ManualClock::new(0));
         disk.set_plan(FaultPlan { latency_ns: Some(1..=1_000), ..FaultPlan::default() });
         let plain = PlainOptions { connections_max: 600, ..PlainOptions::default() };
         let engines = Some(1);
@@ -48,7 +46,7 @@ impl Bench {
         let opener = PlainOpener(Some(disk.folder("values")));
         let mut world = World::over(options, |_| Uncounted, &opener);
         world.use_disk(&disk);
-        let mut bench = Self { world, disk, disk_clock };
+        let mut bench = Self { world, disk };
         let writer = bench.world.connect();
         for first in (0..items).step_by(64) {
             for number in first..(first + 64).min(items) {
@@ -67,9 +65,9 @@ impl Bench {
     fn complete_all(&mut self) {
         self.world.rest();
         for _ in 0..100_000 {
-            let Some(due_ns) = self.disk.next_due_ns() else { return };
-            let now_ns = self.disk_clock.now_ns();
-            self.disk_clock.advance_ns(due_ns.saturating_sub(now_ns));
+            if !self.disk.advance_to_next_due() {
+                return;
+            }
             self.world.rest();
         }
         panic!("the disk is never done");
@@ -247,8 +245,7 @@ fn a_request_is_not_taken_for_the_read_of_a_client_that_has_left() {
     (0..2).for_each(|_| bench.world.turn());
     drop(hold);
     // The read completes, and is executed before it is forgotten.
-    let due_ns = bench.disk.next_due_ns().expect("a read");
-    bench.disk_clock.advance_ns(due_ns.saturating_sub(bench.disk_clock.now_ns()));
+    assert!(bench.disk.advance_to_next_due(), "a read");
     bench.world.turn();
     stays.write(get(0).as_bytes());
     bench.complete_all();

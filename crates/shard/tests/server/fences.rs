@@ -13,9 +13,7 @@ use kachel_engine::{
     Ticket, Verb, WalkStep,
 };
 use kachel_io::memory::disk::{Disk, FaultPlan};
-use kachel_io::{
-    Clock as _, FILE_OPERATIONS_MAX, FarEnd, FileOperation, FileWork, FolderHandle, ManualClock,
-};
+use kachel_io::{FILE_OPERATIONS_MAX, FarEnd, FileOperation, FileWork, FolderHandle, ManualClock};
 use kachel_shard::{AfterTick, HOLD_BYTES_MAX};
 use kachel_stdx::Place;
 use kachel_testkit::{World, WorldOptions};
@@ -225,7 +223,6 @@ impl OpenEngines for LoggedOpener<'_> {
 struct Bench {
     world: World<(), Logged>,
     wanted: [Arc<Wanted>; ENGINES as usize],
-    disk_clock: ManualClock,
 }
 
 impl Bench {
@@ -252,15 +249,14 @@ impl Bench {
         let wanted: [Arc<Wanted>; ENGINES as usize] = Default::default();
         let opener = LoggedOpener { wanted: &wanted, folder: folder.cloned() };
         let world = World::over(options, |_| (), &opener);
-        Self { world, wanted, disk_clock: ManualClock::new(0) }
+        Self { world, wanted }
     }
 
     /// A server with a disk, whose operations take up to `latency_ns`.
     fn with_disk(cores: u16, latency_ns: u64) -> (Self, Disk) {
-        let disk_clock = ManualClock::new(0);
-        let disk = Disk::new(1, &disk_clock);
+        let disk = Disk::new(1, &ManualClock::new(0));
         disk.set_plan(FaultPlan { latency_ns: Some(1..=latency_ns), ..FaultPlan::default() });
-        let mut bench = Self { disk_clock, ..Self::over(cores, Some(&disk.folder("cold"))) };
+        let mut bench = Self::over(cores, Some(&disk.folder("cold")));
         bench.world.shards.iter_mut().for_each(|shard| shard.io_mut().use_disk(&disk));
         (bench, disk)
     }
@@ -268,9 +264,9 @@ impl Bench {
     /// Lets time pass until the disk has nothing to do. Nothing but the disk wakes a core.
     fn fetch_all(&mut self, disk: &Disk) {
         for _ in 0..10_000 {
-            let Some(due_ns) = disk.next_due_ns() else { return };
-            let now_ns = self.disk_clock.now_ns();
-            self.disk_clock.advance_ns(due_ns.saturating_sub(now_ns));
+            if !disk.advance_to_next_due() {
+                return;
+            }
             self.world.rest();
         }
         panic!("the disk is never done");
@@ -538,7 +534,7 @@ fn engines_of_a_core_share_the_room_for_operations_on_files() {
     for _ in 0..2 {
         bench.world.rest();
         assert_eq!(disk.in_flight(), FILE_OPERATIONS_MAX, "no room is left free");
-        bench.disk_clock.advance_ns(1);
+        disk.advance_to_next_due();
     }
     bench.world.rest();
     let all = "END\r\n".repeat(EACH) + "MN\r\n";
@@ -579,8 +575,7 @@ fn a_server_that_ends_waits_for_its_operations_on_files() {
             let turns = bench.world.shards.iter_mut().map(|shard| shard.tick().expect("memory"));
             assert!(turns.collect::<Vec<_>>()[0] == AfterTick::Again, "5 operations are in flight");
         }
-        while let Some(due_ns) = disk.next_due_ns() {
-            bench.disk_clock.advance_ns(due_ns.saturating_sub(bench.disk_clock.now_ns()));
+        while disk.advance_to_next_due() {
             bench.world.turn();
         }
         let over = |bench: &mut Bench| {

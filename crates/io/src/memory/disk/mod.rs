@@ -163,15 +163,19 @@ impl Disk {
         self.state.borrow().flights.len()
     }
 
-    /// When the next operation in flight is due, on the disk's clock. A simulation wakes the shard
-    /// then.
-    #[must_use]
-    pub fn next_due_ns(&self) -> Option<u64> {
-        self.state.borrow().flights.iter().map(|flight| flight.due_ns).min()
+    /// Advances the clock until the first operation in flight is due. The operation completes when
+    /// its shard polls. Returns whether there is an operation in flight.
+    pub fn advance_to_next_due(&self) -> bool {
+        let state = self.state.borrow();
+        let Some(due_ns) = state.flights.iter().map(|flight| flight.due_ns).min() else {
+            return false;
+        };
+        state.clock.advance_ns(due_ns.saturating_sub(state.clock.now_ns()));
+        true
     }
 
-    /// The same of the operations that are not due yet. An operation that is due stays in flight
-    /// until its shard polls.
+    /// When the first operation that is not due yet becomes due, on the disk's clock. A simulation
+    /// wakes the shard then. An operation that is due stays in flight until its shard polls.
     #[must_use]
     pub fn next_due_later_ns(&self) -> Option<u64> {
         let state = self.state.borrow();

@@ -40,25 +40,36 @@ fn plan(fails: Option<FileWorkKind>) -> FaultPlan {
     FaultPlan { planned, latency_ns: Some(1..=LATENCY_NS_MAX), ..FaultPlan::default() }
 }
 
+/// What `unshare` and `mount` say if this process may not mount a file system.
+const FORBIDDEN: [&str; 2] = ["Operation not permitted", "permission denied"];
+
 /// A folder on a file system in memory of 64 KiB, which is gone when the folder is closed. It is
 /// mounted on `path`, for a process that ends here.
 ///
-/// Errors: this needs rights that few machines give.
-fn small_file_system(path: &Path) -> io::Result<File> {
+/// Errors: what the commands say.
+fn small_file_system(path: &Path) -> Result<File, String> {
     let script = r#"mount -t tmpfs -o "$1" tmpfs "$2" && echo mounted && read -r line"#;
     let mut process = Command::new("unshare")
+        .env("LC_ALL", "C")
         .args(["--mount", "sh", "-c", script, "sh", SMALL])
         .arg(path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn()?;
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("each Debian has unshare");
     let mut said = [0; 7];
-    let is_mounted = process.stdout.take().expect("it is piped").read_exact(&mut said);
+    let is_mounted = process.stdout.take().expect("it is piped").read_exact(&mut said).is_ok();
     let seen = format!("/proc/{}/root{}", process.id(), path.display());
-    let opened = is_mounted.and_then(|()| File::open(seen));
+    let opened = is_mounted.then(|| File::open(seen).expect("it is mounted"));
     drop(process.stdin.take());
-    process.wait()?;
-    opened
+    let ended = process.wait_with_output().expect("our child");
+    opened.ok_or_else(|| String::from_utf8_lossy(&ended.stderr).trim().to_owned())
+}
+
+/// Whether `why`, of [`small_file_system`], is the lack of a right.
+fn is_forbidden(why: &str) -> bool {
+    FORBIDDEN.iter().any(|text| why.contains(text))
 }
 
 /// Where the shards and the files of a server are.
@@ -138,6 +149,9 @@ impl Server {
         match LiveWorld::over(choice, options, &returns, &opener) {
             Ok(world) => Some(Self { place: Place::Kernel { world, folder }, about, returns }),
             Err(error) => {
+                let kinds = [ErrorKind::Unsupported, ErrorKind::PermissionDenied];
+                let is_forbidden = choice == Choice::Uring && kinds.contains(&error.kind());
+                assert!(is_forbidden, "{about}: {error}");
                 skip("io_uring", &format!("the kernel forbids it: {error}"));
                 None
             }
@@ -149,7 +163,11 @@ impl Server {
         check(Self::in_memory(options));
         let temporary = std::env::temp_dir();
         let parents = [temporary.as_path(), Path::new(TMPFS)];
-        for parent in parents.into_iter().filter(|parent| parent.is_dir()) {
+        for parent in parents {
+            if !parent.is_dir() {
+                skip("files.tmpfs", &format!("there is no {}", parent.display()));
+                continue;
+            }
             for choice in CHOICES {
                 let folder = tempfile::tempdir_in(parent).expect("a folder");
                 let opened = File::open(folder.path()).expect("a folder");
@@ -168,7 +186,10 @@ impl Server {
                     let server = Self::in_kernel(choice, (folder, opened), options);
                     server.into_iter().for_each(&mut check);
                 }
-                Err(error) => return skip("files.full", &error.to_string()),
+                Err(why) => {
+                    assert!(is_forbidden(&why), "{why}");
+                    return skip("files.full", &why);
+                }
             }
         }
     }
@@ -327,4 +348,11 @@ impl Client {
         let Self::Far(far) = self else { panic!("a client of a server in memory") };
         far.read()
     }
+}
+
+#[test]
+fn only_the_lack_of_a_right_to_mount_skips_a_full_file_system() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let why = small_file_system(&folder.path().join("none")).expect_err("nothing is there");
+    assert_ne!(why.contains("does not exist"), is_forbidden(&why), "{why}");
 }

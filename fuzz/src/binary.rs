@@ -151,7 +151,8 @@ fn answers_are_frames(request: &Request<'_>, key: Key<'_>, reply: &mut Vec<u8>) 
         }
         Verb::Touch(_) | Verb::Inspect => panic!("no binary request asks for {verb:?}"),
     };
-    for verdict in found.iter().chain(&[Verdict::Miss, Verdict::NoMemory { found: true }]) {
+    let any = [Verdict::Miss, Verdict::NoMemory { found: true }, Verdict::DiskFailed];
+    for verdict in found.iter().chain(&any) {
         reply.clear();
         let value: &[u8] = if request.shows_value() { b"a value" } else { b"" };
         let given = match verdict {

@@ -31,6 +31,12 @@ pub trait Primitives {
     /// The options of the engine.
     fn options(&self) -> &EngineOptions;
 
+    /// Whether the engine changes nothing any more, because its disk takes no writes. Then
+    /// `remove`, `mark` and `put` are not called.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// The live item under `key`. An item that has expired or was flushed is not returned.
     ///
     /// Errors: what is `needed` of the item must be fetched first. Nothing was changed.
@@ -150,6 +156,9 @@ pub fn get<'e, E: Primitives>(
     }
     let (facts, mark) = verb::get::on_hit(terms, &engine.item(at), now);
     if let Some(mark) = mark {
+        if engine.is_read_only() {
+            return Ok(Outcome { verdict: Verdict::DiskFailed, value: Value::None });
+        }
         engine.mark(at, mark);
     }
     Ok(read(engine, at, terms, facts, now))
@@ -244,8 +253,8 @@ pub(crate) fn lent_value<'e>(item: &impl ItemView<'e>, bytes_max: usize) -> Opti
     item.small_value().filter(|value| value.len() <= bytes_max)
 }
 
-/// Applies the one change of a decision. Returns where the item is then. If there is no memory for
-/// the change, the verdict becomes that.
+/// Applies the one change of a decision. Returns where the item is then. If the engine changes
+/// nothing any more, or there is no memory for the change, the verdict becomes that.
 #[inline]
 fn change<E: Primitives>(
     engine: &mut E,
@@ -255,6 +264,10 @@ fn change<E: Primitives>(
     block: &mut Block<'_, E::Upload>,
     now: &Now,
 ) -> Result<Option<E::At>, NotYet> {
+    if engine.is_read_only() && !matches!(decision.change, Change::None) {
+        decision.verdict = Verdict::DiskFailed;
+        return Ok(None);
+    }
     Ok(match (&decision.change, found) {
         (Change::None, _) => found,
         (Change::Mark(mark), Some(at)) => {

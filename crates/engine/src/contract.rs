@@ -28,8 +28,11 @@
 //!   borrowed.
 //! - I5  An outcome whose sequence is lost ([`DurableWord::is_lost`]) reaches no client. The shard
 //!   sends the replies before it and closes the connection, so the client does not know whether
-//!   its change was made. A sequence is lost if the disk fails before it is durable, or if the
-//!   engine cannot read what the outcome shows ([`Answer::lost`]).
+//!   its change was made. A sequence is lost if the disk fails before it is durable.
+//! - I6  An engine whose disk takes no writes any more changes nothing. It answers
+//!   [`Answer::disk_failed`] to an operation that would change something, that depends on what is
+//!   lost, or that needs what the disk cannot read. The last of these may succeed when it is asked
+//!   again.
 
 use std::sync::Arc;
 
@@ -63,13 +66,11 @@ pub enum Answer<'e, P> {
 }
 
 impl<P> Answer<'_, P> {
-    /// The answer to an operation that needs what the disk cannot read any more. No client gets the
-    /// outcome (I5).
+    /// The answer to an operation that the disk prevents, and that has changed nothing (I6).
     #[must_use]
-    pub const fn lost() -> Self {
-        // A verdict that every request may have.
-        let (verdict, value) = (Verdict::NoMemory { found: true }, Value::None);
-        Self::Done(Outcome { verdict, value }, Durability::At(Sequence::NEVER))
+    pub const fn disk_failed() -> Self {
+        let (verdict, value) = (Verdict::DiskFailed, Value::None);
+        Self::Done(Outcome { verdict, value }, Durability::Now)
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Sequence(pub u64);
 
 impl Sequence {
-    /// The sequence of what never becomes durable, because the disk has lost it. No change has it.
+    /// The sequence of what never becomes durable. No change has it.
     pub const NEVER: Self = Self(FAILED - 1);
 }
 

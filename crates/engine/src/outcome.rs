@@ -96,6 +96,9 @@ pub enum Verdict {
         /// Whether an item was there.
         found: bool,
     },
+    /// The disk cannot read what the operation needs, or takes no change any more. Nothing was
+    /// changed.
+    DiskFailed,
 }
 
 impl Verdict {

@@ -160,7 +160,7 @@ impl ByClass {
             (Verb::Store(terms), _) => {
                 let class = sizes.of(key.bytes().len(), terms.value_bytes, terms.client_flags);
                 let row = self.of(class);
-                let is_refused = matches!(verdict, Verdict::NoMemory { .. });
+                let is_refused = matches!(verdict, Verdict::NoMemory { .. } | Verdict::DiskFailed);
                 row.cmd_set.add(u64::from(!is_refused));
                 match verdict {
                     Verdict::Stored { .. } if terms.needs_match() => row.cas_hits.add(1),

@@ -270,6 +270,9 @@ impl Counters {
         if let Verdict::NoMemory { .. } = verdict {
             return self.store_no_memory.add(1);
         }
+        if *verdict == Verdict::DiskFailed {
+            return; // As any store that is refused for a reason of the server's.
+        }
         self.cmd_set.add(1);
         debug_assert!(
             !matches!(verdict, Verdict::Hit(_) | Verdict::Deleted | Verdict::Touched),

@@ -155,7 +155,8 @@ impl<E: Engine> Delaying<E> {
             assert_eq!(fetch.secret_hash, key.secret_hash(), "I1: the operation comes back");
             assert_eq!(fetch.has_upload, has_upload, "I2: the upload comes back");
         }
-        if !self.dice.chance(self.permille) {
+        // A disk that has failed takes no more records, so nothing can be delayed by them.
+        if !self.dice.chance(self.permille) || self.file.has_failed() {
             return Ok(false);
         }
         // An operation that was delayed before its execution may also be delayed after it.

@@ -6,12 +6,13 @@
 //!
 //! A change is durable when its record in the file is. A value that is durable leaves the memory; a
 //! request that needs it waits for a read. Without a file, all stays in memory. The engine evicts
-//! nothing: a store that finds the budget spent, or after a write has failed, is refused.
+//! nothing: a store that finds the budget spent is refused. After a write has failed, the engine
+//! changes nothing any more.
 //!
 //! Invariants:
 //! - I1  A value is in memory until it is durable, and while a ticket waits for it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -41,10 +42,18 @@ impl OpenEngines for PlainOpener {
         let plain = |(number, map)| {
             let durable = Arc::default();
             let create = |folder| ValueFile::create(folder, number, Arc::clone(&durable));
-            let (file, cooling, tickets) =
-                (self.0.as_ref().map(create), VecDeque::new(), BTreeMap::new());
-            let (last_ticket, removed, noted) = (0, 0, Arc::default());
-            Plain { map, file, cooling, tickets, last_ticket, removed, noted, durable }
+            Plain {
+                map,
+                file: self.0.as_ref().map(create),
+                cooling: VecDeque::new(),
+                tickets: BTreeMap::new(),
+                last_ticket: 0,
+                failed: BTreeSet::new(),
+                unreadable: None,
+                removed: 0,
+                noted: Arc::default(),
+                durable,
+            }
         };
         Ok((0..).zip(HeapMap::open(opening)).map(plain).collect())
     }
@@ -57,9 +66,12 @@ pub struct Plain {
     file: Option<ValueFile>,
     /// Items whose value may leave the memory when it is durable (I1).
     cooling: VecDeque<u64>,
-    /// The item that each ticket waits for.
     tickets: BTreeMap<u64, u64>,
     last_ticket: u64,
+    /// The tickets whose read has failed.
+    failed: BTreeSet<u64>,
+    /// The item whose value the disk could not read for the operation that is executed now.
+    unreadable: Option<u64>,
     /// The sequence of the last removal.
     removed: u64,
     /// Of the last operation: the sequence that its outcome depends on, or the ticket that it got.
@@ -93,6 +105,16 @@ impl Plain {
         self.last_ticket
     }
 
+    /// Takes a ticket back. Returns its item if the disk could not read the value.
+    fn take(&mut self, Ticket(ticket): Ticket) -> Option<u64> {
+        let number = self.tickets.remove(&ticket).expect("a ticket is used once");
+        if let Some(entry) = self.map.entry_mut(number) {
+            entry.beside.tickets -= 1;
+            self.cooling.push_back(number);
+        }
+        self.failed.remove(&ticket).then_some(number)
+    }
+
     /// Drops values from memory that are durable and that no ticket waits for (I1).
     fn cool(&mut self) {
         while let Some(number) = self.cooling.front() {
@@ -117,14 +139,18 @@ impl Primitives for Plain {
         self.map.common().options()
     }
 
+    fn is_read_only(&self) -> bool {
+        self.durable.has_failed()
+    }
+
     fn find(&mut self, key: &Key<'_>, needed: Needed, now: &Now) -> Result<Option<u64>, NotYet> {
         self.noted.store(self.removed, Relaxed);
         let Some(number) = self.map.find(key, now) else { return Ok(None) };
         let entry = self.map.entry(number);
         self.noted.store(entry.beside.sequence.0, Relaxed);
         if needed == Needed::Value && !entry.item.is_warm() {
-            let is_lost = entry.beside.is_lost;
-            let waits_for = if is_lost { Sequence::NEVER.0 } else { self.fetch(number) };
+            let is_readable = self.unreadable != Some(number);
+            let waits_for = if is_readable { self.fetch(number) } else { Sequence::NEVER.0 };
             self.noted.store(waits_for, Relaxed);
             return Err(NotYet);
         }
@@ -155,9 +181,6 @@ impl Primitives for Plain {
         block: &mut Block<'_, HeapUpload>,
         now: &Now,
     ) -> Result<u64, Refused> {
-        if self.file.as_ref().is_some_and(ValueFile::has_failed) {
-            return Err(Refused::NoRoom);
-        }
         let (number, replaced) = self.map.put(key, found, put, block, now)?;
         if let Some(file) = &mut self.file {
             // A value that is not in memory is that of the replaced item.
@@ -212,13 +235,15 @@ impl Engine for Plain {
         now: &Now,
     ) -> Answer<'e, HeapValue> {
         self.cool();
-        ticket.into_iter().for_each(|ticket| self.forget(ticket));
+        self.unreadable = ticket.and_then(|ticket| self.take(ticket));
         let (noted, durable) = (Arc::clone(&self.noted), Arc::clone(&self.durable));
         let outcome = apply(self, operation, block, now);
         match (outcome, Sequence(noted.load(Relaxed))) {
+            // It has changed nothing, because the engine is read-only.
+            (Ok(_), sequence) if durable.is_lost(sequence) => Answer::disk_failed(),
             // Without a file the sequence is 0, which is durable.
             (Ok(outcome), sequence) => Answer::Done(outcome, Durability::of(sequence, &durable)),
-            (Err(NotYet), Sequence::NEVER) => Answer::lost(),
+            (Err(NotYet), Sequence::NEVER) => Answer::disk_failed(),
             (Err(NotYet), Sequence(ticket)) => Answer::Later(Ticket(ticket)),
         }
     }
@@ -233,22 +258,17 @@ impl Engine for Plain {
         if let Some((ticket, bytes)) = read
             && let Some(number) = self.tickets.get(&ticket)
         {
-            match (bytes, self.map.entry_mut(*number)) {
-                (Some(bytes), _) => self.map.warm(*number, &bytes),
-                (None, Some(entry)) => entry.beside.is_lost = true,
-                (None, None) => {}
+            match bytes {
+                Some(bytes) => self.map.warm(*number, &bytes),
+                None => drop(self.failed.insert(ticket)),
             }
             ready(ticket);
         }
         self.cool();
     }
 
-    fn forget(&mut self, Ticket(ticket): Ticket) {
-        let number = self.tickets.remove(&ticket).expect("a ticket is used once");
-        if let Some(entry) = self.map.entry_mut(number) {
-            entry.beside.tickets -= 1;
-            self.cooling.push_back(number);
-        }
+    fn forget(&mut self, ticket: Ticket) {
+        let _whatever_was_read = self.take(ticket);
     }
 
     fn durable(&self) -> &Arc<DurableWord> {
@@ -287,10 +307,12 @@ impl Extensions for Plain {
         items_max: usize,
         mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> ScanStep {
-        ticket.into_iter().for_each(|ticket| self.forget(ticket));
+        let unreadable = ticket.and_then(|ticket| self.take(ticket));
         let mut cold = None;
         let has_passed = self.map.scan(cursor, now, items_max, |number, entry| {
-            cold = Some(number).filter(|_| !entry.item.is_warm() && !entry.beside.is_lost);
+            // A value that the disk cannot read is not shown, but its key is.
+            let is_awaited = !entry.item.is_warm() && unreadable != Some(number);
+            cold = is_awaited.then_some(number);
             cold.is_none().then(|| show(entry.key(), &&entry.item))
         });
         match cold {

@@ -22,8 +22,6 @@ pub(crate) struct InFile {
     pub(crate) sequence: Sequence,
     /// The tickets that wait for its value.
     pub(crate) tickets: usize,
-    /// Whether the disk cannot read its value.
-    pub(crate) is_lost: bool,
 }
 
 /// A file that only grows.
@@ -97,11 +95,10 @@ impl ValueFile {
         self.durable.has_failed()
     }
 
-    /// Appends bytes, unless the disk has failed. Returns their sequence.
+    /// Appends bytes. Returns their sequence. The disk has not failed.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> u64 {
-        if !self.has_failed() {
-            self.tail.extend_from_slice(bytes);
-        }
+        debug_assert!(!self.has_failed(), "nothing is written after a failure");
+        self.tail.extend_from_slice(bytes);
         self.next_commit
     }
 
@@ -141,7 +138,7 @@ impl ValueFile {
     }
 
     /// Takes note of a completion. Returns the token and the bytes of a read that is whole; no
-    /// bytes if the disk has lost them.
+    /// bytes if the disk cannot read them.
     pub(crate) fn complete(
         &mut self,
         mut done: Box<FileOperation>,

@@ -96,6 +96,9 @@ replies! {
     RefcountOverflow = "SERVER_ERROR refcount overflow during fetch",
     TooManyConnections = "ERROR Too many open connections",
 
+    // The disk of an engine has failed. 1.6.45 has no such reply.
+    DiskError = "SERVER_ERROR disk error",
+
     // The request is not allowed, or not in this form.
     FlushNotAllowed = "CLIENT_ERROR flush_all not allowed",
     ShutdownNotEnabled = "SERVER_ERROR: shutdown not enabled",
@@ -202,6 +205,8 @@ pub enum BinaryStatus {
     UnknownCommand,
     /// There is no memory for the item.
     OutOfMemory,
+    /// The disk of an engine has failed. 1.6.45 has no such status.
+    DiskError,
 }
 
 impl BinaryStatus {
@@ -221,6 +226,8 @@ impl BinaryStatus {
             Self::NotOverUdp => 0x83,
             Self::UnknownCommand => 0x81,
             Self::OutOfMemory => 0x82,
+            // "Internal error" in the wiki of memcached.
+            Self::DiskError => 0x84,
         }
     }
 
@@ -240,6 +247,7 @@ impl BinaryStatus {
             Self::NotOverUdp => b"Not answered over UDP; use TCP.",
             Self::UnknownCommand => b"Unknown command",
             Self::OutOfMemory => b"Out of memory",
+            Self::DiskError => b"Disk error.",
         }
     }
 }

@@ -9,8 +9,8 @@
 //!   [`answer_operation`]. A request that the engine delays is neither counted nor answered yet.
 
 use kachel_engine::{
-    Answer, Block, Durability, Engine, EngineIndex, Key, Operation, Outcome, Ticket, Ttl, Value,
-    Verb, Verdict,
+    Answer, Block, Durability, Engine, EngineIndex, Key, Operation, Outcome, Sequence, Ticket, Ttl,
+    Value, Verb, Verdict,
 };
 use kachel_net::{AnswerRoom, Resume};
 use kachel_observe::ItemBefore;
@@ -163,7 +163,7 @@ impl<E: Engine> Applier<'_, E> {
         match self.engine.execute(operation, &mut Block::None, ticket, &context.now()) {
             Answer::Done(Outcome { ref verdict, .. }, durability) => {
                 debug_assert!(
-                    matches!(verdict, Verdict::Deleted | Verdict::Miss),
+                    matches!(verdict, Verdict::Deleted | Verdict::Miss | Verdict::DiskFailed),
                     "a plain delete"
                 );
                 if context.log.is_on() {
@@ -194,7 +194,7 @@ impl<E: Engine> Applier<'_, E> {
         let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
         match self.engine.read(&key, &get_terms, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
-                sink.depends_on(self.index, durability);
+                sink.depends_on(self.index, tellable(durability, verdict, reply.is_last));
                 let touches = ttl.is_some();
                 Ok(answer_key(self.context, &key, reply, touches, verdict, value, sink))
             }
@@ -225,6 +225,14 @@ impl<E: Engine> Applier<'_, E> {
             Answer::Later(ticket) => Err(ticket), // I1
         }
     }
+}
+
+/// When the reply to a key of a retrieval may be sent: never if the disk has failed and other keys
+/// follow, because the protocol has no place for the error.
+#[inline]
+fn tellable(durability: Durability, verdict: &Verdict, is_last: bool) -> Durability {
+    let is_tellable = is_last || *verdict != Verdict::DiskFailed;
+    if is_tellable { durability } else { Durability::At(Sequence::NEVER) }
 }
 
 #[cold]

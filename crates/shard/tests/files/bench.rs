@@ -232,11 +232,11 @@ impl Server {
         self.disk().set_plan(plan(Some(FileWorkKind::Write)));
     }
 
-    /// Has a disk in memory work again.
-    pub(crate) fn heal(&self) {
-        if let Place::Memory { disk, .. } = &self.place {
-            disk.set_plan(plan(None));
-        }
+    /// Has a disk in memory work again. Returns whether it is one.
+    pub(crate) fn heal(&self) -> bool {
+        let Place::Memory { disk, .. } = &self.place else { return false };
+        disk.set_plan(plan(None));
+        true
     }
 
     /// The server, if it is in memory.

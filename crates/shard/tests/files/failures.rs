@@ -11,6 +11,7 @@ const KEYS: usize = 20;
 /// More than the exchanges that a shard can have.
 const DATAGRAMS: u16 = 600;
 const HIT: &str = "VALUE hit 0 0\r\n\r\nEND\r\n";
+const ERROR: &str = "SERVER_ERROR disk error\r\n";
 
 fn options(engines: u16) -> WorldOptions {
     WorldOptions { engines: Some(engines), evict: false, ..WorldOptions::default() }
@@ -53,7 +54,7 @@ fn of_several_cores(engines: u16) -> impl Iterator<Item = Server> {
 }
 
 #[test]
-fn a_value_that_cannot_be_read_closes_the_connections_that_ask_for_it() {
+fn a_value_that_cannot_be_read_is_an_error_and_is_asked_for_again() {
     Server::each(options(ENGINES), reads_fail);
     of_several_cores(ENGINES).for_each(reads_fail);
 }
@@ -64,29 +65,38 @@ fn reads_fail(mut server: Server) {
     server.lose_files();
     let asks = [
         "get key1\r\n",
-        "get hit key2 hit\r\n",
         "gets key3\r\n",
         "gat 0 key4\r\n",
         "mg key5 v\r\n",
+        "mg key5 v q\r\n",
         "append key6 0 0 1\r\nx\r\n",
         "incr key7 1\r\n",
         "lease-get key8\r\n",
         "get key1\r\n",
     ];
     for asked in asks {
-        let mut client = server.connect();
-        let before = if asked.contains("hit") { "VALUE hit 0 0\r\n\r\n" } else { "" };
         let asked = format!("get hit\r\n{asked}get hit\r\n");
-        check(&mut server, &mut client, &asked, &[HIT, before].concat(), true);
+        check(&mut server, &mut other, &asked, &[HIT, ERROR, HIT].concat(), false);
     }
-    server.heal();
-    check(&mut server, &mut other, "get hit\r\n", HIT, false);
+    let (value, end) = HIT.split_at(HIT.len() - "END\r\n".len());
+    assert_eq!(end, "END\r\n");
+    // The error ends the reply, so it cannot stand before the values of other keys.
+    let asked = "get hit key9\r\nget hit\r\n";
+    check(&mut server, &mut other, asked, &[value, ERROR, HIT].concat(), false);
+    let mut client = server.connect();
+    let asked = "get hit\r\nget hit key2 hit\r\nget hit\r\n";
+    check(&mut server, &mut client, asked, &[HIT, value].concat(), true);
+    let several = [ERROR, ERROR, "END\r\n"].concat();
+    check(&mut server, &mut other, "lease-get key8 key9\r\n", &several, false);
     let set = "set key1 0 0 3\r\nnew\r\nget key1\r\n";
     let stored = "STORED\r\nVALUE key1 0 3\r\nnew\r\nEND\r\n";
     check(&mut server, &mut other, set, stored, false);
-    check(&mut server, &mut other, "get key1\r\n", &stored[8..], false);
     check(&mut server, &mut other, "delete key2\r\nget key2\r\n", "DELETED\r\nEND\r\n", false);
-    check(&mut server, &mut other, "get hit\r\nget key3\r\n", HIT, true);
+    if server.heal() {
+        check(&mut server, &mut other, "get key1\r\n", &stored[8..], false);
+        let read = format!("VALUE key3 0 1000\r\n{:01000}\r\nEND\r\n", 3);
+        check(&mut server, &mut other, "get key3\r\n", &read, false);
+    }
     check_idle(&mut server);
 }
 
@@ -103,25 +113,38 @@ fn a_write_fails(mut server: Server) {
     let mut client = server.connect();
     let set = format!("get hit\r\nset large 0 0 100000\r\n{large}\r\nget hit\r\n");
     check(&mut server, &mut client, &set, HIT, true);
-    let full = "SERVER_ERROR out of memory storing object\r\n";
-    check(&mut server, &mut other, "set more 0 0 1\r\nx\r\n", full, false);
+    server.heal();
+    // What is lost is neither told nor changed, and nothing else is changed.
+    let asks = [
+        "get large\r\n",
+        "delete large\r\n",
+        "set more 0 0 1\r\nx\r\n",
+        "set kept 0 0 1\r\nx\r\n",
+        "delete kept\r\n",
+        "touch kept 1\r\n",
+        "gat 1 kept\r\n",
+        "mg kept v T1\r\n",
+        "incr none 1\r\nappend kept 0 0 1\r\nx\r\n",
+    ];
     let value = format!("VALUE kept 0 1000\r\n{kept}\r\nEND\r\n");
-    check(&mut server, &mut other, "get kept\r\n", &value, false);
-    check(&mut server, &mut other, "get hit\r\ndelete kept\r\n", HIT, true);
-    let mut client = server.connect();
-    check(&mut server, &mut client, "get kept\r\n", "", true);
+    for asked in asks {
+        let before = if asked.starts_with("incr") { "NOT_FOUND\r\n" } else { "" };
+        let asked = format!("{asked}delete kept noreply\r\nget kept\r\nget none\r\n");
+        let told = [before, ERROR, &value, "END\r\n"].concat();
+        check(&mut server, &mut other, &asked, &told, false);
+    }
     check_idle(&mut server);
 }
 
 #[test]
-fn what_a_failed_write_has_lost_reaches_no_client_and_stores_are_refused() {
+fn what_a_failed_write_has_lost_reaches_no_client_and_nothing_is_changed_any_more() {
     a_write_fails(Server::in_memory(options(1)));
     of_several_cores(1).for_each(a_write_fails);
     Server::each_small(options(1), a_write_fails);
 }
 
 #[test]
-fn a_datagram_that_asks_for_a_lost_value_has_no_reply() {
+fn a_datagram_has_the_error_of_its_last_key_and_no_reply_for_that_of_another() {
     let mut server = Server::in_memory(WorldOptions { udp: Some(1), ..options(ENGINES) });
     let mut client = server.connect();
     fill(&mut server, &mut client);
@@ -129,7 +152,7 @@ fn a_datagram_that_asks_for_a_lost_value_has_no_reply() {
     let from = ([10, 0, 0, 7], 4000).into();
     for request_id in 0..DATAGRAMS {
         let frame = Frame { request_id, sequence: 0, total: 1 }.bytes();
-        let asked = [&frame[..], b"get hit\r\nget key1\r\n"].concat();
+        let asked = [&frame[..], b"get key1 hit\r\n"].concat();
         let world = server.world().expect("in memory");
         world.send_datagram(0, from, &asked);
         while server.step() {}
@@ -141,5 +164,10 @@ fn a_datagram_that_asks_for_a_lost_value_has_no_reply() {
     world.settle();
     let told = world.take_datagrams(0);
     assert_eq!(told, [(from, [&frame[..], HIT.as_bytes()].concat())]);
+    world.send_datagram(0, from, &[&frame[..], b"get key1\r\n"].concat());
+    while server.step() {}
+    let world = server.world().expect("in memory");
+    let told = world.take_datagrams(0);
+    assert_eq!(told, [(from, [&frame[..], ERROR.as_bytes()].concat())]);
     check_idle(&mut server);
 }

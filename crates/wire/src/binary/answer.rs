@@ -131,6 +131,7 @@ pub(crate) fn answer<P>(
         },
         Verdict::NonNumeric => BinaryStatus::NonNumeric,
         Verdict::NoMemory { .. } => BinaryStatus::OutOfMemory,
+        Verdict::DiskFailed => BinaryStatus::DiskError,
         Verdict::Touched
         | Verdict::Invalidated
         | Verdict::Inspected(_)

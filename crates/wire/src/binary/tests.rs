@@ -326,7 +326,7 @@ fn a_change_is_told_with_its_token_unless_it_is_quiet_and_a_failure_always() {
     let non_numeric = failed(6, b"Non-numeric server-side value for incr or decr");
     let full = failed(0x82, b"Out of memory");
     type Row<'r> = (u8, &'r [u8], Verdict, Option<(u16, &'r [u8], u64)>);
-    let rows: [Row<'_>; 26] = [
+    let rows: [Row<'_>; 28] = [
         (0x01, flags, stored, Some((0, b"", 3))),
         (0x11, flags, stored, None),
         (0x01, flags, Verdict::Exists, exists),
@@ -353,6 +353,8 @@ fn a_change_is_told_with_its_token_unless_it_is_quiet_and_a_failure_always() {
         (0x05, counted, Verdict::NonNumeric, non_numeric),
         (0x15, counted, Verdict::NonNumeric, non_numeric),
         (0x06, counted, Verdict::NoMemory { found: true }, full),
+        (0x11, flags, Verdict::DiskFailed, failed(0x84, b"Disk error.")),
+        (0x09, b"", Verdict::DiskFailed, failed(0x84, b"Disk error.")),
     ];
     for (opcode, extras, verdict, shown) in rows {
         let is_store = matches!(opcode, 0x01..=0x03 | 0x11..=0x13 | 0x0e | 0x0f | 0x19 | 0x1a);

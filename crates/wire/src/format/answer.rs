@@ -35,8 +35,8 @@ impl KeyReply {
 }
 
 /// Formats the reply to one key of a retrieval: `VALUE ...` on a hit, nothing on a miss, and `END`
-/// after the last key. Returns a value that must follow (I2), itself followed by
-/// [`KeyReply::value_end`].
+/// after the last key. If the disk has failed, an error stands in the place of `END`. Returns a
+/// value that must follow (I2), itself followed by [`KeyReply::value_end`].
 #[inline]
 pub fn answer_key<P>(
     sink: &mut impl Sink,
@@ -47,7 +47,9 @@ pub fn answer_key<P>(
 ) -> Option<P> {
     let Verdict::Hit(facts) = verdict else {
         if reply.is_last {
-            sink.put(Reply::End.bytes());
+            let has_failed = *verdict == Verdict::DiskFailed;
+            let end = if has_failed { Reply::DiskError } else { Reply::End };
+            sink.put(end.bytes());
         }
         return None;
     };
@@ -91,6 +93,7 @@ pub fn answer_lease<P>(
             (Some(token.unwrap_or(NO_TOKEN_MAX)), client_flags)
         }
         Verdict::NoMemory { .. } => return lease_line(sink, reply, Reply::OutOfMemory),
+        Verdict::DiskFailed => return lease_line(sink, reply, Reply::DiskError),
         ref other => unreachable!("{other:?} is no verdict on a lease"),
     };
     match value {
@@ -136,6 +139,7 @@ pub(crate) fn answer_meta<P>(
         Request::MetaArithmetic { meta, .. } => answer_meta_arithmetic(sink, meta, verdict),
         Request::MetaDebug(key) => match verdict {
             Verdict::Inspected(inspection) => meta_debug(sink, *key, inspection),
+            Verdict::DiskFailed => sink.put(Reply::DiskError.bytes()),
             _ => sink.put(Reply::En.bytes()),
         },
         other => unreachable!("{other:?} is no meta request of one key"),
@@ -162,6 +166,7 @@ pub(crate) fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdic
             Reply::OutOfMemoryStoring
         }
         Verdict::NoMemory { .. } => Reply::OutOfMemory,
+        Verdict::DiskFailed => Reply::DiskError,
         Verdict::Hit(_) | Verdict::Leased { .. } | Verdict::Invalidated | Verdict::Inspected(_) => {
             unreachable!("{verdict:?} is no verdict on a classic request of one key")
         }
@@ -179,6 +184,10 @@ fn answer_meta_get<P>(
         Verdict::Hit(facts) => *facts,
         Verdict::NoMemory { .. } => {
             sink.put(Reply::OutOfMemory.bytes());
+            return None;
+        }
+        Verdict::DiskFailed => {
+            sink.put(Reply::DiskError.bytes());
             return None;
         }
         _ => {
@@ -224,6 +233,7 @@ fn answer_meta_set(
         Verdict::Exists => MetaCode::Ex,
         Verdict::Miss => MetaCode::Nf,
         Verdict::NoMemory { .. } => return sink.put(Reply::OutOfMemoryStoring.bytes()),
+        Verdict::DiskFailed => return sink.put(Reply::DiskError.bytes()),
         other => unreachable!("{other:?} is no verdict on a store"),
     };
     if !(meta.letters.has(b'q') && quiet_hides(MetaVerb::Set, code)) {
@@ -237,6 +247,7 @@ fn answer_meta_delete(sink: &mut impl Sink, meta: &Meta<'_>, verdict: &Verdict) 
         Verdict::Miss => MetaCode::Nf,
         Verdict::Exists => MetaCode::Ex,
         Verdict::NoMemory { .. } => return sink.put(Reply::OutOfMemory.bytes()),
+        Verdict::DiskFailed => return sink.put(Reply::DiskError.bytes()),
         other => unreachable!("{other:?} is no verdict on a delete"),
     };
     if !(meta.letters.has(b'q') && quiet_hides(MetaVerb::Delete, code)) {
@@ -262,6 +273,7 @@ fn answer_meta_arithmetic(sink: &mut impl Sink, meta: &Meta<'_>, verdict: &Verdi
         Verdict::NonNumeric => sink.put(Reply::NonNumeric.bytes()),
         Verdict::NoMemory { found: true } => sink.put(Reply::OutOfMemory.bytes()),
         Verdict::NoMemory { found: false } => sink.put(Reply::OutOfMemoryNewItem.bytes()),
+        Verdict::DiskFailed => sink.put(Reply::DiskError.bytes()),
         other => unreachable!("{other:?} is no verdict on a number"),
     }
 }

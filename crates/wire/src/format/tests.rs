@@ -3,7 +3,7 @@
 use kachel_engine::{Facts, Inspection, KeyHasher, Seeds, Value, Verdict, decimal_digits};
 
 use super::{
-    DumpFacts, KeyReply, MetaCode, MetaVerb, ShownKey, answer_lease, key_fits_a_line, meta_debug,
+    DumpFacts, KeyReply, MetaCode, MetaVerb, ShownKey, answer_key, answer_lease, key_fits_a_line, meta_debug,
     meta_head, meta_plain, metadump_line, mgdump_line, number, put_i64, put_u64, quiet_hides,
     value_head,
 };
@@ -87,6 +87,42 @@ fn every_reply_of_a_lease() {
     let full = Verdict::NoMemory { found: false };
     check_lease(one, true, (full, None), "SERVER_ERROR out of memory^");
     check_lease(several, true, (full, None), "SERVER_ERROR out of memory^END^");
+    check_lease(one, true, (Verdict::DiskFailed, None), "SERVER_ERROR disk error^");
+    check_lease(several, false, (Verdict::DiskFailed, None), "SERVER_ERROR disk error^");
+    check_lease(several, true, (Verdict::DiskFailed, None), "SERVER_ERROR disk error^END^");
+}
+
+#[test]
+fn a_failed_disk_is_an_error_in_every_verb_and_in_the_place_of_an_end() {
+    let key = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1).key(b"k");
+    let form = RetrieveForm::Value;
+    for (is_last, expected) in [(false, &b""[..]), (true, b"SERVER_ERROR disk error\r\n")] {
+        let (mut reply, terms) = (Vec::new(), KeyReply { form, is_last });
+        let value = Value::<()>::None;
+        assert!(answer_key(&mut reply, &key, terms, &Verdict::DiskFailed, value).is_none());
+        assert_eq!(reply, expected);
+    }
+    for line in [
+        &b"set k 0 0 1\r\n"[..],
+        b"delete k\r\n",
+        b"incr k 1\r\n",
+        b"touch k 1\r\n",
+        b"mg k v q\r\n",
+        b"ms k 1 q\r\n",
+        b"md k q\r\n",
+        b"ma k q\r\n",
+        b"me k\r\n",
+    ] {
+        let Parsed::Request { request, .. } = parse(line, 0) else { panic!() };
+        let mut reply = Vec::new();
+        let value = Value::<()>::None;
+        assert!(request.answer(&mut reply, &Verdict::DiskFailed, value).is_none());
+        assert_eq!(reply, b"SERVER_ERROR disk error\r\n", "{}", line.escape_ascii());
+    }
+    let Parsed::Request { request, .. } = parse(b"delete k noreply\r\n", 0) else { panic!() };
+    let mut reply = Vec::new();
+    assert!(request.answer::<()>(&mut reply, &Verdict::DiskFailed, Value::None).is_none());
+    assert_eq!(reply, b"");
 }
 
 #[test]

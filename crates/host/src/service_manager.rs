@@ -19,11 +19,16 @@ use std::time::Duration;
 /// The variable that names the socket: a path, or a name of the abstract namespace after an `@`.
 const SOCKET_ENV: &str = "NOTIFY_SOCKET";
 
+/// How long after a time that was announced the manager must wait for the next message. A guess.
+const PATIENCE_TIME: Duration = Duration::from_secs(60);
+
 /// A message to the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceState {
     /// It serves.
     Ready,
+    /// It ends after this time, and serves until then.
+    Draining(Duration),
     /// It ends.
     Stopping,
     /// It starts or ends, and makes progress: it must not be ended for at least this time.
@@ -34,6 +39,11 @@ impl ServiceState {
     fn message(self) -> String {
         match self {
             Self::Ready => "READY=1\nSTATUS=Serving".to_owned(),
+            Self::Draining(time) => {
+                let time = time + PATIENCE_TIME;
+                let us = time.as_micros();
+                format!("STOPPING=1\nSTATUS=Draining\nEXTEND_TIMEOUT_USEC={us}")
+            }
             Self::Stopping => "STOPPING=1\nSTATUS=Ending".to_owned(),
             Self::Busy(time) => {
                 debug_assert!(!time.is_zero(), "the manager would end the process at once");
@@ -94,6 +104,10 @@ mod tests {
         let state = ServiceState::Busy(Duration::from_secs(60));
         let said = told(&address, OsStr::new(&format!("@{name}")), state);
         assert_eq!(said, "EXTEND_TIMEOUT_USEC=60000000");
+        let address = SocketAddr::from_abstract_name(format!("{name}-drain")).expect("short");
+        let state = ServiceState::Draining(Duration::from_secs(1));
+        let said = told(&address, OsStr::new(&format!("@{name}-drain")), state);
+        assert_eq!(said, "STOPPING=1\nSTATUS=Draining\nEXTEND_TIMEOUT_USEC=61000000");
     }
 
     #[test]

@@ -15,10 +15,12 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use kachel_io::listener;
-use kachel_options::{Host, IpListen, ListenTls, Listeners, Protocol, ServeOptions};
+use kachel_options::{AdminListen, Host, IpListen, ListenTls, Listeners, Protocol, ServeOptions};
 
 use crate::failure::Failure;
 
+/// Length of the kernel's queue of new clients of the admin address. A guess.
+const ADMIN_BACKLOG: u32 = 1024;
 /// How long a start waits for an address that is in use. After 210 kills of a server with two
 /// threads and 20 clients, at a load of 14 on two cores, its port was in use for up to 42 ms.
 const RELEASE_MAX: Duration = Duration::from_millis(500);
@@ -65,6 +67,29 @@ pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, Failure>
         open.tls.push(ListenTls::Off);
         open.places.push(place);
     }
+    Ok(open)
+}
+
+/// Opens the admin address.
+pub(crate) fn open_admin(wanted: &AdminListen) -> Result<Open, Failure> {
+    let mut open = Open::default();
+    let opened = match wanted {
+        AdminListen::Ip(address) => {
+            let host = Host::Named(address.ip().to_string());
+            let make = |address| listener::tcp(address, ADMIN_BACKLOG, false);
+            open.listen("ADMIN", &host, &[*address], make)
+        }
+        AdminListen::Unix { path, mode } => {
+            let place = path.display().to_string();
+            when_free(&place, || listener::unix(path, *mode, ADMIN_BACKLOG))
+                .map_err(|error| cannot_listen(&place, &error))
+                .map(|socket| {
+                    open.sockets.push(socket);
+                    open.places.push(place);
+                })
+        }
+    };
+    opened.map_err(|failure| failure.of_option("--admin"))?;
     Ok(open)
 }
 

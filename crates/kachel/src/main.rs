@@ -14,6 +14,7 @@ macro_rules! say {
     };
 }
 
+mod admin;
 mod caches;
 mod closes;
 mod failure;

@@ -20,8 +20,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kachel_admin::Admin;
 use kachel_options::OptionsFile;
 
+use crate::admin::TokenFile;
 use crate::shards::Admitting;
 use crate::tls::Encryption;
 use crate::users::UsersFile;
@@ -31,6 +33,8 @@ use crate::users::UsersFile;
 pub(crate) struct Files {
     pub(crate) users: Option<UsersFile>,
     pub(crate) encryption: Option<Encryption>,
+    /// The token of the admin address.
+    pub(crate) token: Option<(TokenFile, Admin)>,
     /// Only compared: options count from the start on.
     pub(crate) options: Option<OptionsFile>,
 }
@@ -103,6 +107,7 @@ impl Inner {
         let asked = self.admitting.refresh_asked();
         self.read_certificates(asked);
         self.read_users(asked.is_some());
+        self.read_token(asked.is_some());
         if asked.is_none() || self.verbosity > 0 {
             self.compare_options();
         }
@@ -140,10 +145,23 @@ impl Inner {
         }
     }
 
+    fn read_token(&self, is_asked: bool) {
+        let Some((file, admin)) = &self.files.token else { return };
+        match file.read() {
+            Ok(token) => {
+                admin.set_token(token);
+                if !is_asked || self.verbosity > 0 {
+                    say!(Info, "SIGHUP: the token of the admin address was read again");
+                }
+            }
+            Err(sentence) => say!(Error, "SIGHUP: the token stays as it was; {sentence}"),
+        }
+    }
+
     /// Says which options of the file need a restart, because they differ from those of the start.
     fn compare_options(&self) {
-        let Files { users, encryption, options } = &self.files;
-        let has_others = users.is_some() || encryption.is_some();
+        let Files { users, encryption, token, options } = &self.files;
+        let has_others = users.is_some() || encryption.is_some() || token.is_some();
         match options.as_ref().map(|file| (file.name(), file.changes())) {
             Some((name, Ok(keys))) if keys.is_empty() => {
                 say!(Info, "SIGHUP: {name} has the options with which the server runs");

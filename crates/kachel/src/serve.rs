@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use kachel_admin::{Admin, AdminToken, DESCRIPTORS_MAX};
 use kachel_host::{
     Cores, Daemon, Nodes, PageKind, Pidfile, ServiceState, Signal, Signals, Unpinned,
 };
@@ -37,6 +38,7 @@ use kachel_options::{
 };
 use kachel_stdx::plural;
 
+use crate::admin::{self, Progress, TokenFile};
 use crate::caches::ServedEngines;
 use crate::failure::{EXIT_FAILED, Failure};
 use crate::listeners::{self, Open};
@@ -95,14 +97,9 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
 
     raise_limits(&options, threads)?;
     let pipe = SmartPipe::load(&options);
-    let Read { users_file, users, encryption } = read_files(&options, threads)?; // I1
-    if std::env::var_os(TEST_TIME_ENV).is_some() {
-        say!(Warning, "{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
-    }
-    if std::env::var_os(TEST_ENGINES_ENV).is_some() {
-        let engines = shards::engine_count(&options, threads);
-        say!(Warning, "{TEST_ENGINES_ENV}: {engines} engines; this is for tests only");
-    }
+    let read = read_files(&options, threads)?; // I1
+    let Read { users_file, users, encryption, token_file, token } = read;
+    warn_of_tests(&options, threads);
     // Written down before the daemon leaves its folder.
     let memory_file = options.memory_file.as_deref().map(std::path::absolute).transpose();
     let memory_file =
@@ -113,7 +110,11 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
         .map_err(|error| Failure::system("cannot wait for signals", &error))?;
 
     let ports = Ports { shard_ports, udp: udp_shard_ports };
-    let Opened { sockets, places, port_lines } = open_sockets(&options, threads, ports.clone())?;
+    let mut opened = open_sockets(&options, threads, ports.clone())?;
+    let progress = Progress::default();
+    let admin = admin::start(&options, token, encryption.as_ref(), &progress)?;
+    let admin = admin.map(|(admin, open)| opened.note_admin(admin, &open));
+    let Opened { sockets, places, port_lines } = opened;
     let pins = cores.claim_pins(threads);
     let admission = Admission { users, encryption: encryption.clone(), pipe: pipe.clone() };
     // The port is this server's now, so no other one with the same options ends while it loads.
@@ -133,12 +134,16 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     }
     daemon.into_iter().for_each(Daemon::ready);
     running.begin();
+    progress.serve(running.live());
     tell(ServiceState::Ready);
 
-    let files = Files { users: users_file, encryption, options: options.options_file.clone() };
+    let (token, options_file) = (token_file.zip(admin), options.options_file.clone());
+    let files = Files { users: users_file, encryption, token, options: options_file };
     let reloader = Reloader::new(files, running.admitting(), options.verbosity);
-    let (signals, signal) = wait_for_the_end(signals, &options, &reloader);
+    let (mut signals, signal) = wait_for_the_end(signals, &options, &reloader);
+    let signal = signal.map(|signal| drain(&mut signals, signal, &options, &progress));
     tell(ServiceState::Stopping);
+    progress.end();
     pipe.iter().for_each(SmartPipe::end);
     running.stop();
     remove_pidfile(pidfile, &options);
@@ -163,6 +168,17 @@ fn end<O: ServedEngines>(
     Ok(exit_code(&failed))
 }
 
+/// Prints which variables that only tests may set are there.
+fn warn_of_tests(options: &ServeOptions, threads: u16) {
+    if std::env::var_os(TEST_TIME_ENV).is_some() {
+        say!(Warning, "{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
+    }
+    if std::env::var_os(TEST_ENGINES_ENV).is_some() {
+        let engines = shards::engine_count(options, threads);
+        say!(Warning, "{TEST_ENGINES_ENV}: {engines} engines; this is for tests only");
+    }
+}
+
 /// The ports of the shards, for TCP and UDP.
 #[derive(Clone)]
 struct Ports {
@@ -175,6 +191,15 @@ struct Opened {
     sockets: Sockets,
     places: Vec<String>,
     port_lines: String,
+}
+
+impl Opened {
+    /// Adds the place of the admin address. Returns that address.
+    fn note_admin(&mut self, admin: Admin, open: &Open) -> Admin {
+        self.places.extend(open.places.iter().map(|place| format!("{place} (--admin)")));
+        self.port_lines += &open.port_lines;
+        admin
+    }
 }
 
 /// Opens all sockets.
@@ -280,7 +305,8 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     let udp_sockets = udp_sockets << u32::from(options.udp.has_shard_ports);
     let of_shards = u64::from(threads) * (FILES_PER_SHARD + own_listeners + udp_sockets);
     let of_handshakes = if options.tls.enabled { Encryption::files(threads) } else { 0 };
-    let wanted = connections + of_shards + of_handshakes + FILES_OTHER;
+    let of_admin = options.admin.listen.as_ref().map_or(0, |_| DESCRIPTORS_MAX);
+    let wanted = connections + of_shards + of_handshakes + of_admin + FILES_OTHER;
     let limit = kachel_host::raise_open_files(wanted);
     if limit < connections {
         return Err(Failure::machine(format!(
@@ -307,9 +333,11 @@ struct Read {
     users_file: Option<UsersFile>,
     users: Option<Users>,
     encryption: Option<Encryption>,
+    token_file: Option<TokenFile>,
+    token: Option<AdminToken>,
 }
 
-/// Reads the certificates, gives up rights, and reads the users.
+/// Reads the certificates, gives up rights, and reads the users and the token.
 ///
 /// As in memcached, a key may be one that only root can read, and users must be those that the
 /// user of `-u` can read.
@@ -323,7 +351,10 @@ fn read_files(options: &ServeOptions, threads: u16) -> Result<Read, Failure> {
     let users_file = users_file(options)?;
     let users = users_file.as_ref().map(|file| file.read(&|| false)).transpose();
     let users = users.map_err(|file| Failure::users(&file))?;
-    Ok(Read { users_file, users, encryption })
+    let token_file = TokenFile::of(options)?;
+    let token = token_file.as_ref().map(TokenFile::read).transpose();
+    let token = token.map_err(|file| admin::no_token(&file))?;
+    Ok(Read { users_file, users, encryption, token_file, token })
 }
 
 /// Checks what a start with these options would read, and does not listen.
@@ -482,6 +513,26 @@ fn wait_for_the_end(
     (signals, Some(signal))
 }
 
+/// Serves clients for the time of `--drain`, while the admin address says that the server is not
+/// ready. A second signal ends this. Returns the signal that says how the process ends.
+fn drain(
+    signals: &mut Signals,
+    signal: Signal,
+    options: &ServeOptions,
+    progress: &Progress,
+) -> Signal {
+    let time = Duration::from_secs(options.drain_s.into());
+    if time.is_zero() || !progress.begin_drain() {
+        return signal;
+    }
+    tell(ServiceState::Draining(time));
+    say!(Info, "draining: clients are served for {} s more", time.as_secs());
+    match wait_at_most(signals, time) {
+        Some(Signal::User1) => Signal::User1, // As in `strongest`.
+        _ => signal,
+    }
+}
+
 /// The signal that says how the process ends, of `first` and those that have come with it: the one
 /// that saves the items, because the kernel does not tell which of several came first.
 fn strongest(signals: &mut Signals, first: Signal) -> Signal {
@@ -509,7 +560,12 @@ fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
 /// Waits until a second signal comes, which it returns, or the clients have had their time to take
 /// their replies.
 fn wait_for_clients(signals: &mut Signals) -> Option<Signal> {
-    let deadline = Instant::now() + END_TIME_MAX;
+    wait_at_most(signals, END_TIME_MAX)
+}
+
+/// Waits for at most `time` until a signal comes that ends the process, which it returns.
+fn wait_at_most(signals: &mut Signals, time: Duration) -> Option<Signal> {
+    let deadline = Instant::now() + time;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match signals.wait_at_most(left) {

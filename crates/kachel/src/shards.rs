@@ -31,6 +31,7 @@ use kachel_shard::{
     Shared, SharedOptions, Shutdown, UdpOptions,
 };
 
+use crate::admin::LiveShards;
 use crate::caches::ServedEngines;
 use crate::closes;
 use crate::listeners::OfShard;
@@ -616,6 +617,12 @@ impl<O: ServedEngines> Running<O> {
     /// How clients are admitted, for a thread of its own.
     pub(crate) fn admitting(&self) -> Admitting {
         Admitting { shared: Arc::clone(&self.shared), wakers: Arc::clone(&self.wakers) }
+    }
+
+    /// The shards as other threads see them.
+    pub(crate) fn live(&self) -> LiveShards {
+        let Admitting { shared, wakers } = self.admitting();
+        LiveShards { shared, wakers, failed: self.failed() }
     }
 
     /// The pages, the I/O backend and the cores that the shards obtained.

@@ -3,6 +3,7 @@
 //! Upstream:   `apply.rs` calls the effect of each row that it found.
 //! Downstream: [`PartialOptions`].
 
+use crate::admin::AdminListen;
 use crate::partial::{Given, PartialOptions, set};
 use crate::suboptions::suboptions;
 use crate::value::{classify, read};
@@ -26,6 +27,34 @@ pub(crate) fn extended(partial: &mut PartialOptions, given: Given<'_>) -> Result
         classify(&spelled, row.class, &mut partial.serve.reports)?;
         (row.effect)(partial, given)?;
     }
+    Ok(())
+}
+
+/// The effect of `--admin`.
+pub(crate) fn admin_address(
+    partial: &mut PartialOptions,
+    given: Given<'_>,
+) -> Result<(), OptionsError> {
+    let usage = |why| OptionsError::new(EXIT_USAGE, format!("{}: {why}", given.spelled()));
+    let listen = match given.text() {
+        "off" => None,
+        text => Some(AdminListen::read(text).map_err(usage)?),
+    };
+    set(&mut partial.serve.admin.listen, listen)
+}
+
+/// The effect of `--admin-host`.
+pub(crate) fn admin_host(
+    partial: &mut PartialOptions,
+    given: Given<'_>,
+) -> Result<(), OptionsError> {
+    let name = given.text();
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_of_name) {
+        let message = format!("{}: give a name, without a port", given.spelled());
+        return Err(OptionsError::new(EXIT_USAGE, message));
+    }
+    partial.serve.admin.hosts.push(name.to_string());
     Ok(())
 }
 

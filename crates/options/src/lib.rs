@@ -14,6 +14,7 @@
 //!   [`ServeOptions::reports`].
 #![forbid(unsafe_code)]
 
+mod admin;
 mod apply;
 mod effects;
 mod file;
@@ -39,6 +40,7 @@ mod value;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
+pub use admin::{AdminListen, AdminOptions};
 pub use listen::{Host, IpListen, Listeners, Protocol, UnixListen};
 pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
 pub use options_file::OptionsFile;

@@ -208,7 +208,7 @@ This page is generated from the tables in `crates/options/src` by
 
 `kachel serve` takes memcached's options, in every spelling that memcached accepts: `-m 64`, `-m64`,
 `\"-m 64\"` in one word, `-dvv`, `--memory-limit=64`, `--memory-limit 64`, or a unique prefix of a long
-name. If an option is repeated, the last one counts; `-l` is added to the list.
+name. If an option is repeated, the last one counts; `-l` and `--admin-host` are added to their lists.
 
 Under the name `memcached` (for example through a link), the binary takes the same options with
 memcached's defaults. These are the differences:

@@ -98,6 +98,7 @@ impl PartialOptions {
         self.check_logins()?;
         self.check_tls()?;
         let serve = &mut self.serve;
+        serve.admin.check(serve.tls.enabled, &mut serve.reports)?;
         let without_effect = [
             ("--udp-port-per-shard", serve.udp.has_shard_ports),
             ("--udp-reply-datagrams", serve.udp.reply_datagrams_max > 1),

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use crate::admin::AdminOptions;
 use crate::listen::{Listeners, Protocol};
 use crate::options_file::OptionsFile;
 use crate::tls::TlsOptions;
@@ -132,6 +133,10 @@ pub struct ServeOptions {
     pub roles: Option<Roles>,
     /// Whether each shard also listens on a TCP port of its own (`--shard-ports`).
     pub has_shard_ports: bool,
+    /// The admin address, for operators and their tools.
+    pub admin: AdminOptions,
+    /// Seconds for which clients are served after a signal that ends the server.
+    pub drain_s: u32,
     /// How requests over UDP are answered.
     pub udp: Udp,
     /// The program in a network card's driver that answers GETs over UDP.
@@ -307,6 +312,8 @@ impl ServeOptions {
             threads: None,
             roles: None,
             has_shard_ports: false,
+            admin: AdminOptions::default(),
+            drain_s: 0,
             udp: Udp { reply_datagrams_max: 1, sender_datagrams_max: 0, has_shard_ports: false },
             pipe: PipeChoice { interface: None, memory_bytes: 8 << 20, reply_times: 3 },
             memory_bytes: 64 << 20,

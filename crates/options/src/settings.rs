@@ -188,6 +188,15 @@ impl ServeOptions {
         pairs.say("kachel_pipe", self.pipe.interface.as_deref().unwrap_or("off"));
         pairs.say("kachel_pipe_memory", self.pipe.memory_bytes);
         pairs.say("kachel_pipe_reply_times", self.pipe.reply_times);
+        self.say_operating(pairs);
+    }
+
+    fn say_operating(&self, pairs: &mut Pairs) {
+        match &self.admin.listen {
+            None => pairs.say("kachel_admin", "off"),
+            Some(listen) => pairs.say("kachel_admin", listen),
+        }
+        pairs.say("kachel_drain", self.drain_s);
         pairs.say("kachel_line_timeout", self.line_timeout_s);
         pairs.say("kachel_block_timeout", self.block_timeout_s);
         pairs.say("kachel_reader_timeout", self.reader_timeout_s);

@@ -312,6 +312,33 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
             )
         },
     ),
+    // Operators and their tools.
+    own(
+        "admin",
+        Text("address"),
+        "off",
+        "answer HTTP at this address: metrics, health, readiness. IP:PORT or unix:PATH[,mode=600]; an \
+         address that is not loopback needs -Z and --admin-token-file. See docs/operating.md",
+        effects::admin_address,
+    ),
+    own(
+        "admin-host",
+        Text("name"),
+        "",
+        "a name by which clients may call the admin address, beside IP addresses and localhost; may be \
+         repeated",
+        effects::admin_host,
+    ),
+    own(
+        "admin-token-file",
+        Text("file"),
+        "",
+        "file with the token that clients of the admin address must show, which others may not read; \
+         SIGHUP reads it again. Health and readiness need no token",
+        |partial, given| {
+            set(&mut partial.serve.admin.token_file, Some(PathBuf::from(given.text())))
+        },
+    ),
     // What clients may do.
     works(('A', "enable-shutdown"), Nothing, "off", "answer the command \"shutdown\"", {
         |partial, _| set(&mut partial.serve.shutdown_allowed, true)
@@ -500,6 +527,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "SIGUSR1 saves all items to this file and ends the server; the next one with the same option \
          has them. It may have another -t, -m or -I. The file may be on a disk",
         |partial, given| set(&mut partial.serve.memory_file, Some(PathBuf::from(given.text()))),
+    ),
+    own(
+        "drain",
+        Integer("seconds", 0, U32_MAX),
+        "0",
+        "serve clients for this time after a signal that ends the server, while /ready of --admin says \
+         no; a second signal ends it",
+        |partial, given| set(&mut partial.serve.drain_s, given.integer()),
     ),
     works(('r', "enable-coredumps"), Nothing, "off", "allow core files after a crash", {
         |partial, _| set(&mut partial.serve.core_dumps, true)

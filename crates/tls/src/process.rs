@@ -73,7 +73,7 @@ impl Process {
     }
 
     /// The configuration for a new client of a listener. `None` if it cannot be served.
-    pub(crate) fn configuration(&self, listener: ListenerTls) -> Option<Arc<ServerConfig>> {
+    pub fn configuration(&self, listener: ListenerTls) -> Option<Arc<ServerConfig>> {
         let configurations = self.configurations.read().unwrap_or_else(PoisonError::into_inner);
         configurations.of(listener).cloned()
     }

@@ -5,10 +5,12 @@
 //! Downstream: `kachel_tls`.
 
 use std::io;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use kachel_admin::AdminListener;
 use kachel_host::UnusableFile;
 use kachel_io::Io;
 use kachel_observe::{Row, Unit};
@@ -88,6 +90,13 @@ impl Encryption {
     /// Errors: a sentence about the first one that cannot.
     pub(crate) fn check_access(&self) -> Result<(), String> {
         self.process.check_access()
+    }
+
+    /// Puts TLS over the admin address. Its clients show a token, and no certificate.
+    pub(crate) fn admin_listener(&self, listener: TcpListener) -> AdminListener {
+        let process = Arc::clone(&self.process);
+        let of_new_client = move || process.configuration(ListenerTls::WithoutClientCertificate);
+        AdminListener::Tls(listener, Arc::new(of_new_client))
     }
 
     /// The statistics of TLS, with memcached's names.

@@ -3,6 +3,9 @@
 //! Upstream:   `mod`.
 //! Downstream: nothing.
 
+use std::net::TcpListener;
+
+use kachel_admin::AdminListener;
 use kachel_host::UnusableFile;
 use kachel_io::Io;
 use kachel_options::{ListenTls, ServeOptions};
@@ -38,6 +41,10 @@ impl Encryption {
     }
 
     pub(crate) fn check_access(&self) -> Result<(), String> {
+        match *self {}
+    }
+
+    pub(crate) fn admin_listener(&self, _listener: TcpListener) -> AdminListener {
         match *self {}
     }
 

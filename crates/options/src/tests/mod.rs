@@ -1,5 +1,6 @@
 //! The meaning of the command line, one test for each rule of memcached.
 
+mod admin;
 mod file;
 mod udp;
 

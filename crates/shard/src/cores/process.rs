@@ -224,7 +224,15 @@ impl Shared {
     /// Returns `true` to the first caller only. That caller must ask the process to end. A process
     /// that is asked twice ends at once.
     pub fn claim_end(&self) -> bool {
-        !self.end_claimed.swap(true, Relaxed)
+        !self.end_claimed.swap(true, AcqRel)
+    }
+
+    /// Lets [`Self::claim_end`] return `true` to one more caller: the process was asked to end, and
+    /// serves clients for a while. Afterwards the caller sees what any thread wrote before it
+    /// called `claim_end` in vain.
+    pub fn allow_end(&self) {
+        assert!(!self.is_stopping(), "a process that ends is not asked again");
+        let _was_claimed = self.end_claimed.swap(false, AcqRel);
     }
 
     /// How many cores serve clients now. Clients of other cores are moved to them.
@@ -266,7 +274,12 @@ impl Shared {
         // The loads come first, because this function is called after every tick.
         let is_asked = self.shutdown.load(Acquire) && !self.end_claimed.load(Relaxed);
         let saves = || if self.saves.load(Relaxed) { Shutdown::Graceful } else { Shutdown::Plain };
-        (is_asked && self.claim_end()).then(saves)
+        let is_first = is_asked && self.claim_end();
+        if is_first {
+            // A client may ask again, if the process may be asked again.
+            self.shutdown.store(false, Relaxed);
+        }
+        is_first.then(saves)
     }
 
     /// The time at `since_boot_ns` of the monotonic clock, or the second that a shard has reached.

@@ -7,6 +7,7 @@
 mod authority;
 mod backends;
 mod client;
+mod http;
 mod machine;
 mod server;
 #[cfg(feature = "tls")]
@@ -18,6 +19,7 @@ mod waiting;
 pub use authority::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, Validity};
 pub use backends::is_usable;
 pub use client::{Client, Look, flood, set_request};
+pub use http::{http_ask, http_connect, http_get, http_get_with, http_status};
 pub use server::{Address, Ended, Launch, Server, announced_port, user, wants_tls};
 #[cfg(feature = "tls")]
 pub use tunnel::tunnel;

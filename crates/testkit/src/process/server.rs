@@ -240,8 +240,21 @@ impl Server {
     /// # Panics
     /// If there is none.
     pub fn udp_port(&self) -> u16 {
+        self.announced("UDP INET: ")
+    }
+
+    /// The port of its admin address (`--admin 127.0.0.1:0`).
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn admin_port(&self) -> u16 {
+        self.announced("ADMIN INET: ")
+    }
+
+    /// The number behind the first line of the port file that begins with `kind`.
+    fn announced(&self, kind: &str) -> u16 {
         let text = fs::read_to_string(self.folder.path().join(PORT_FILE)).expect("a file of ports");
-        let port = text.lines().find_map(|line| line.strip_prefix("UDP INET: ")).expect("UDP");
+        let port = text.lines().find_map(|line| line.strip_prefix(kind)).expect(kind);
         port.trim().parse().expect("a port number")
     }
 

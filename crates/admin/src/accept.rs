@@ -1,0 +1,174 @@
+//! Accepts connections, each for one request.
+//!
+//! Upstream:   `admin`, on the thread of the admin address.
+//! Downstream: `connection`, a task for each client.
+//!
+//! Invariants:
+//! - A1  At most [`CONNECTIONS_MAX`] connections are open. One more ends the oldest: most take
+//!   milliseconds, so the oldest is that of a client that is slow or silent, or guesses tokens.
+//! - A2  An accept that fails for want of descriptors or memory is followed by a pause.
+//! - A3  A descriptor is held in reserve, so that health and readiness are told when clients of the
+//!   cache have taken all others.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::ready;
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
+
+#[cfg(feature = "tls")]
+use tokio_rustls::TlsAcceptor;
+
+use crate::connection::serve_connection;
+use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX};
+use crate::route::Service;
+
+/// The socket of the admin address.
+pub enum AdminListener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// TCP, with TLS.
+    #[cfg(feature = "tls")]
+    Tls(TcpListener, AdminCertificates),
+    /// A unix socket.
+    Unix(UnixListener),
+}
+
+/// The configuration of TLS for a new client; `None` if it cannot be served.
+#[cfg(feature = "tls")]
+pub type AdminCertificates = Arc<dyn Fn() -> Option<Arc<rustls::ServerConfig>> + Send + Sync>;
+
+/// A listener of the runtime.
+pub(crate) enum Accepting {
+    Tcp(tokio::net::TcpListener),
+    #[cfg(feature = "tls")]
+    Tls(tokio::net::TcpListener, AdminCertificates),
+    Unix(tokio::net::UnixListener),
+}
+
+impl Accepting {
+    /// Must be called within the runtime. Errors: out of the user's watches, or no memory.
+    pub(crate) fn new(listener: AdminListener) -> io::Result<Self> {
+        match listener {
+            AdminListener::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(tokio::net::TcpListener::from_std(listener)?))
+            }
+            #[cfg(feature = "tls")]
+            AdminListener::Tls(listener, configurations) => {
+                listener.set_nonblocking(true)?;
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                Ok(Self::Tls(listener, configurations))
+            }
+            AdminListener::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                Ok(Self::Unix(tokio::net::UnixListener::from_std(listener)?))
+            }
+        }
+    }
+
+    /// Serves clients until the process ends.
+    pub(crate) async fn serve(self, service: Arc<Service>) -> Infallible {
+        match self {
+            Self::Tcp(listener) => {
+                let accept = async || {
+                    let (stream, address) = listener.accept().await?;
+                    Ok((ready(Ok(stream)), Some(address.ip())))
+                };
+                serve(accept, service).await
+            }
+            #[cfg(feature = "tls")]
+            Self::Tls(listener, configurations) => {
+                let accept = async || {
+                    let (stream, address) = listener.accept().await?;
+                    let configuration = configurations();
+                    let opening = async {
+                        let none = || io::Error::other("no certificate");
+                        let acceptor = TlsAcceptor::from(configuration.ok_or_else(none)?);
+                        acceptor.accept(stream).await
+                    };
+                    Ok((opening, Some(address.ip())))
+                };
+                serve(accept, service).await
+            }
+            Self::Unix(listener) => {
+                let accept = async || {
+                    let (stream, _) = listener.accept().await?;
+                    Ok((ready(Ok(stream)), None))
+                };
+                serve(accept, service).await
+            }
+        }
+    }
+}
+
+/// Serves the clients that `accept` returns: a future that has the stream of the client, and the
+/// address of the client, if it has one.
+async fn serve<S, O>(
+    accept: impl AsyncFn() -> io::Result<(O, Option<IpAddr>)>,
+    service: Arc<Service>,
+) -> Infallible
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    O: Future<Output = io::Result<S>> + Send + 'static,
+{
+    let reserve = Arc::new(Reserve::default());
+    reserve.fill();
+    let mut connections: VecDeque<JoinHandle<()>> = VecDeque::with_capacity(CONNECTIONS_MAX);
+    loop {
+        match accept().await {
+            Ok((opening, address)) => {
+                connections.retain(|connection| !connection.is_finished());
+                if connections.len() == CONNECTIONS_MAX
+                    && let Some(oldest) = connections.pop_front()
+                {
+                    oldest.abort(); // A1
+                }
+                let (service, reserve) = (Arc::clone(&service), Arc::clone(&reserve));
+                connections.push_back(tokio::spawn(async move {
+                    serve_connection(opening, address, service).await;
+                    reserve.fill();
+                }));
+            }
+            Err(error) if is_of_client(&error) => {}
+            Err(_) if reserve.release() => {}                 // A3
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await, // A2
+        }
+        // Lets the others run: one whose request is there is answered before it is the oldest.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whether an accept failed because a client has left.
+fn is_of_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+/// The descriptor in reserve (A3).
+#[derive(Debug, Default)]
+struct Reserve(Mutex<Option<UnixDatagram>>);
+
+impl Reserve {
+    fn place(&self) -> MutexGuard<'_, Option<UnixDatagram>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a descriptor, unless there is one in reserve or none is left.
+    fn fill(&self) {
+        let mut place = self.place();
+        if place.is_none() {
+            *place = UnixDatagram::unbound().ok();
+        }
+    }
+
+    /// Gives the descriptor to the next client. Returns whether there was one.
+    fn release(&self) -> bool {
+        self.place().take().is_some()
+    }
+}

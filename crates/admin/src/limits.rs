@@ -1,0 +1,40 @@
+//! The limits of the admin address. Each is a guess: an operator's tools ask a few times a minute.
+//!
+//! Upstream:   nothing; these are numbers.
+//! Downstream: the rest of the crate, and `kachel`, which raises the limit on open files.
+
+use std::time::Duration;
+
+/// The most connections at once. One more ends the oldest one.
+pub(crate) const CONNECTIONS_MAX: usize = 64;
+
+/// The most descriptors that the thread has open: the connections, one that is being ended, the
+/// listener, the one in reserve, and those of the runtime.
+pub const DESCRIPTORS_MAX: u64 = CONNECTIONS_MAX as u64 + 8;
+
+/// How long a connection may take from its acceptance to the last byte of its answer. At the limit
+/// it is closed: a client that sends slowly, reads slowly or is silent.
+pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Bytes of a request's line and headers together. A longer head is answered with status 431.
+pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// The most headers of a request. More are answered with status 431.
+pub(crate) const HEADERS_MAX: usize = 64;
+
+/// The pause after an accept that failed for want of descriptors or memory.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a shard may take to answer a probe.
+pub(crate) const PROBE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A probe begins at least this long after the last one has ended. A client that asks earlier gets
+/// the result of the last one, so clients that ask often wake no shard more often.
+pub(crate) const PROBE_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client with a token waits until it is checked, if wrong ones came before.
+pub(crate) const TOKEN_WAIT_MAX: Duration = Duration::from_secs(3);
+
+const _: () = assert!(TOKEN_WAIT_MAX.as_secs() < CONNECTION_TIME_MAX.as_secs(), "it is answered");
+const _: () =
+    assert!(2 * PROBE_TIME_MAX.as_secs() < CONNECTION_TIME_MAX.as_secs(), "it is answered");

@@ -1,0 +1,20 @@
+//! What the admin address tells about the server, as a trait.
+//!
+//! Upstream:   `kachel` implements it over the state that the shards share.
+//! Downstream: `route` and `probe` ask.
+
+/// What the admin address tells. All functions are called on its thread, and must not wait.
+pub trait AdminSource: Send + Sync + 'static {
+    /// Appends the metrics in Prometheus' text format, version 0.0.4.
+    fn metrics(&self, to: &mut Vec<u8>);
+
+    /// Replaces `ticks` by the number of ticks that each shard has made. It is empty while no shard
+    /// runs, and a number never falls.
+    fn ticks(&self, ticks: &mut Vec<u64>);
+
+    /// Has a shard make a tick soon, if it can.
+    fn wake(&self, shard: usize);
+
+    /// Why the server is not ready for clients, as a sentence. `None` if it is ready.
+    fn not_ready(&self) -> Option<&'static str>;
+}

@@ -1,0 +1,206 @@
+//! The admin address of the process (`--admin`): its socket, its token, and what it tells.
+//!
+//! Upstream:   `serve` starts it before items are loaded, and tells how far the process is;
+//!             `reload` reads its token again.
+//! Downstream: `kachel_admin` answers its clients, on a thread of its own.
+//!
+//! ```text
+//!            serve            begin_drain        end
+//! starting ---------> serving -----------> draining --> ending
+//!                        |______________________________^
+//! ```
+//!
+//! Invariants:
+//! - A1  `/ready` says yes from the moment in which the shards serve clients until the first signal
+//!   that ends the server. Nothing that clients do changes it.
+//! - A2  The shards are probed only while they must make ticks: not before they serve clients, and
+//!   not while they end.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use kachel_admin::{ADMIN_TOKEN_BYTES_MAX, Admin, AdminListener, AdminSource, AdminToken};
+use kachel_host::UnusableFile;
+use kachel_io::Waker;
+use kachel_options::{AdminListen, ServeOptions};
+use kachel_shard::Shared;
+
+use crate::failure::Failure;
+use crate::listeners::{self, Open};
+use crate::tls::Encryption;
+
+/// The permission bits that let users other than the owner and the group use a file.
+const MODE_OF_OTHERS: u32 = 0o007;
+
+/// The shards as other threads see them.
+pub(crate) struct LiveShards {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) wakers: Arc<[Waker]>,
+    /// True once a shard has failed.
+    pub(crate) failed: Arc<AtomicBool>,
+}
+
+/// How far the process is: it starts, serves, drains and ends.
+#[derive(Clone, Default)]
+pub(crate) struct Progress(Arc<Steps>);
+
+#[derive(Default)]
+struct Steps {
+    /// The shards, once they serve clients.
+    serving: OnceLock<LiveShards>,
+    draining: AtomicBool,
+    ending: AtomicBool,
+}
+
+impl Progress {
+    /// The shards serve clients from now on.
+    pub(crate) fn serve(&self, shards: LiveShards) {
+        let is_first = self.0.serving.set(shards).is_ok();
+        assert!(is_first, "a process serves once");
+    }
+
+    /// Clients should go elsewhere from now on, but are served. The process may be asked to end
+    /// once more. `false` if a shard has failed, so that the process must end.
+    pub(crate) fn begin_drain(&self) -> bool {
+        let shards = self.0.serving.get().expect("it serves");
+        self.0.draining.store(true, Ordering::Relaxed);
+        shards.shared.allow_end();
+        !shards.failed.load(Ordering::Relaxed)
+    }
+
+    /// The shards end from now on.
+    pub(crate) fn end(&self) {
+        self.0.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// The shards, while each of them must make ticks (A2).
+    fn shards(&self) -> Option<&LiveShards> {
+        self.0.serving.get().filter(|_| !self.0.ending.load(Ordering::Relaxed))
+    }
+}
+
+impl AdminSource for Progress {
+    fn metrics(&self, to: &mut Vec<u8>) {
+        let up = u8::from(self.shards().is_some());
+        let ready = u8::from(self.not_ready().is_none());
+        write!(
+            to,
+            "# HELP memcached_up Could the memcached server be reached.\n\
+             # TYPE memcached_up gauge\nmemcached_up {up}\n\
+             # HELP kachel_ready Whether clients should be sent to this server.\n\
+             # TYPE kachel_ready gauge\nkachel_ready {ready}\n"
+        )
+        .expect("memory");
+    }
+
+    fn ticks(&self, ticks: &mut Vec<u64>) {
+        ticks.clear();
+        let counters = self.shards().map(|shards| &shards.shared.counters);
+        ticks.extend(counters.into_iter().flatten().map(|core| core.ticks.value()));
+    }
+
+    fn wake(&self, shard: usize) {
+        if let Some(shards) = self.shards() {
+            shards.wakers[shard].wake();
+        }
+    }
+
+    /// A1.
+    fn not_ready(&self) -> Option<&'static str> {
+        let Steps { serving, draining, ending } = &*self.0;
+        if ending.load(Ordering::Relaxed) {
+            Some("ending")
+        } else if draining.load(Ordering::Relaxed) {
+            Some("draining")
+        } else if serving.get().is_none() {
+            Some("starting; with -e the items are loaded first")
+        } else {
+            None
+        }
+    }
+}
+
+/// The file of the token, and the key of this process for its hash.
+pub(crate) struct TokenFile {
+    path: PathBuf,
+    key: [u64; 2],
+}
+
+impl TokenFile {
+    /// The file of `--admin-token-file`, if the admin address needs it. Its path is taken from the
+    /// working folder of now: a daemon leaves it.
+    ///
+    /// Errors: there is no working folder, or the kernel has no random numbers.
+    pub(crate) fn of(options: &ServeOptions) -> Result<Option<Self>, Failure> {
+        let admin = &options.admin;
+        let Some(path) = admin.token_file.as_deref().filter(|_| admin.listen.is_some()) else {
+            return Ok(None);
+        };
+        let file = |path: &Path| {
+            Ok(Self { path: std::path::absolute(path)?, key: kachel_host::entropy()? })
+        };
+        file(path).map(Some).map_err(|error| Failure::system("--admin-token-file", &error))
+    }
+
+    /// Reads the token.
+    ///
+    /// Errors: the file cannot be read, other users may use it, or it has no token.
+    pub(crate) fn read(&self) -> Result<AdminToken, UnusableFile> {
+        let option = "--admin-token-file";
+        let (mode, text) =
+            self.text().map_err(|error| UnusableFile::unread(option, &self.path, &error))?;
+        let refused = |why: &str| format!("{option} {}: {why}", self.path.display());
+        if mode & MODE_OF_OTHERS != 0 {
+            return Err(refused("other users may use it; take that right away: chmod o=").into());
+        }
+        AdminToken::read(&text, self.key).map_err(|why| refused(why).into())
+    }
+
+    /// The permission bits of the file, and its beginning: one byte more than a token and the end
+    /// of its line may have.
+    fn text(&self) -> io::Result<(u32, Vec<u8>)> {
+        let file = kachel_host::open_regular_file(&self.path)?;
+        let mode = file.metadata()?.mode();
+        let mut text = Vec::new();
+        file.take(ADMIN_TOKEN_BYTES_MAX as u64 + 3).read_to_end(&mut text)?;
+        Ok((mode, text))
+    }
+}
+
+/// The failure of a start that cannot read the token.
+pub(crate) fn no_token(file: &UnusableFile) -> Failure {
+    let failure = if file.may_pass() { Failure::passing } else { Failure::options };
+    failure(file.to_string())
+}
+
+/// Opens the admin address and starts its thread. Returns it with its place, for the log and the
+/// port file.
+///
+/// The signals of the process must be blocked. Errors: the address cannot be opened, or out of
+/// threads or descriptors.
+pub(crate) fn start(
+    options: &ServeOptions,
+    token: Option<AdminToken>,
+    encryption: Option<&Encryption>,
+    progress: &Progress,
+) -> Result<Option<(Admin, Open)>, Failure> {
+    let Some(wanted) = &options.admin.listen else { return Ok(None) };
+    let mut open = listeners::open_admin(wanted)?;
+    let socket = open.sockets.pop().expect("one socket");
+    let listener = match (wanted, encryption) {
+        (AdminListen::Unix { .. }, _) => AdminListener::Unix(socket.into()),
+        (AdminListen::Ip(_), Some(encryption)) if !wanted.is_local() => {
+            encryption.admin_listener(socket.into())
+        }
+        (AdminListen::Ip(_), _) => {
+            assert!(wanted.is_local(), "the options refuse another address without TLS");
+            AdminListener::Tcp(socket.into())
+        }
+    };
+    let admin = Admin::start(listener, options.admin.hosts.clone(), token, progress.clone())
+        .map_err(|error| Failure::system("--admin", &error))?;
+    Ok(Some((admin, open)))
+}

@@ -1,0 +1,269 @@
+//! The admin address of real servers: health, readiness, draining, the token, and attacks.
+//! `crates/admin/tests/clients.rs` has what needs no server.
+//!
+//! Invariants:
+//! - I1  No test waits for a fixed time, and none judges one.
+
+mod stopped;
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use kachel_testkit::{
+    Client, Launch, Server, http_ask, http_connect, http_get, http_get_with, http_status,
+    is_usable, skip, user, wait_until,
+};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
+
+use stopped::Stopped;
+
+/// The most descriptors of the admin thread. The limits of `crates/admin` have it.
+const DESCRIPTORS_MAX: usize = kachel_admin::DESCRIPTORS_MAX as usize;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A server with an admin address and these options, which is ready.
+fn start(options: &[&str]) -> Server {
+    let options = [&["serve", "--admin", "127.0.0.1:0"], options].concat();
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let server = Launch { called_as: "kachel", ..Launch::memcached(program, &options) }.start();
+    wait_until("a server that is ready", || status(&server, "/ready") == 200);
+    server
+}
+
+/// The status of a path.
+fn status(server: &Server, path: &str) -> u16 {
+    http_status(&http_get(server.admin_port(), path))
+}
+
+/// The numbers of the server's threads with this name.
+fn threads(server: &Server, name: &str) -> Vec<Pid> {
+    let folder = PathBuf::from(format!("/proc/{}/task", server.process.id()));
+    let tasks = fs::read_dir(folder).expect("a process").map(|task| task.expect("a thread").path());
+    let named = tasks.filter(|task| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    });
+    let number = |task: PathBuf| task.file_name()?.to_str()?.parse().ok();
+    named.filter_map(number).filter_map(Pid::from_raw).collect()
+}
+
+#[test]
+fn a_server_whose_shards_sleep_is_healthy_and_ready() {
+    for io in ["epoll", "uring"] {
+        if io == "uring" && !is_usable("uring") {
+            skip("io_uring", "this kernel does not allow it");
+            continue;
+        }
+        let server = start(&["-t", "4", "--io", io]);
+        for path in ["/health", "/ready", "/metrics", "/"] {
+            assert_eq!(status(&server, path), 200, "{io} {path}");
+        }
+        let metrics = http_get(server.admin_port(), "/metrics");
+        assert!(metrics.contains("\nmemcached_up 1\n"), "{metrics}");
+        assert_eq!(threads(&server, "admin").len(), 1);
+        assert!(server.last_words().contains("(--admin)"), "{}", server.last_words());
+    }
+}
+
+#[test]
+fn health_fails_while_one_shard_stands_still() {
+    let server = start(&["-t", "3"]);
+    assert_eq!(status(&server, "/health"), 200);
+    let [shard] = threads(&server, "shard 1")[..] else { panic!("one thread of this name") };
+    let stopped = match Stopped::new(shard) {
+        Ok(stopped) => stopped,
+        Err(error) => return skip("admin.ptrace", &format!("{error}")),
+    };
+    let health = |wanted: u16| {
+        let mut answer = String::new();
+        wait_until("the health", || {
+            answer = http_get(server.admin_port(), "/health");
+            http_status(&answer) == wanted
+        });
+        answer
+    };
+    let answer = health(503);
+    assert!(answer.ends_with("\r\n\r\nshard 1 has not answered for 1 s\n"), "{answer}");
+    assert_eq!(status(&server, "/ready"), 200, "readiness is about other things");
+    drop(stopped);
+    health(200);
+}
+
+#[test]
+fn a_server_that_drains_serves_and_is_not_ready_until_a_second_signal() {
+    for (first, second) in
+        [(Signal::TERM, "shutdown"), (Signal::INT, "TERM"), (Signal::USR1, "INT")]
+    {
+        let mut server = start(&["-t", "2", "-A", "--drain", "100000"]);
+        let mut client = server.connect();
+        client.set("key", b"v");
+        server.signal(first);
+        wait_until("the drain", || status(&server, "/ready") == 503);
+        let answer = http_get(server.admin_port(), "/ready");
+        assert!(answer.ends_with("\r\n\r\ndraining\n"), "{answer}");
+        assert_eq!(status(&server, "/health"), 200);
+        assert_eq!(client.get("key"), Some(b"v".to_vec()));
+        let mut new = server.connect();
+        assert_eq!(new.get("key"), Some(b"v".to_vec()), "new clients are served, too");
+        server.signal(Signal::HUP);
+        assert_eq!(new.get("key"), Some(b"v".to_vec()), "this signal ends nothing");
+        match second {
+            "shutdown" => new.send("shutdown\r\n"),
+            "TERM" => server.signal(Signal::TERM),
+            _ => server.signal(Signal::INT),
+        }
+        let ended = server.process.wait().expect("an end");
+        assert!(ended.success(), "{ended}: {}", server.last_words());
+        assert!(server.last_words().contains("draining"), "{}", server.last_words());
+    }
+}
+
+#[test]
+fn a_drain_ends_by_itself_and_needs_no_admin_address() {
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("items");
+    let path = path.to_str().expect("text");
+    let options = ["-e", path, "-A", "--drain", "1"];
+    let launch = Launch::memcached(program, &options);
+    let mut server = launch.start();
+    server.connect().set("key", b"v");
+    // A client may ask twice; the items are saved.
+    server.connect().send("shutdown graceful\r\n");
+    let ended = server.process.wait().expect("an end");
+    assert!(ended.success(), "{ended}: {}", server.last_words());
+    assert_eq!(launch.start().connect().get("key"), Some(b"v".to_vec()), "it was saved");
+}
+
+/// A server that waits at its first line of the log, because nobody reads its full log.
+fn start_held(options: &[&str]) -> (Child, std::io::PipeReader) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let full = writer.try_clone().expect("the pipe twice");
+    fcntl_setfl(&full, OFlags::NONBLOCK).expect("a flag");
+    while rustix::io::write(&full, &[b'#'; 4096]).is_ok() {}
+    fcntl_setfl(&full, OFlags::empty()).expect("a flag");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kachel"));
+    command.args(["serve", "-p", "-1", "-t", "2"]).args(options).args(user());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    (command.spawn().expect("the binary starts"), reader)
+}
+
+#[test]
+fn a_server_that_loads_items_is_healthy_and_not_ready() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("admin");
+    let admin = format!("unix:{},mode=600", socket.display());
+    let file = folder.path().join("items");
+    let file = file.to_str().expect("text");
+    // The line says that there is no file of items yet, where they would be loaded.
+    let (mut server, mut log) = start_held(&["--admin", &admin, "-e", file]);
+    let ask = |path: &str| {
+        let stream = UnixStream::connect(&socket).expect("it listens");
+        http_ask(stream, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    };
+    wait_until("the socket", || UnixStream::connect(&socket).is_ok());
+    assert_eq!(fs::metadata(&socket).expect("a file").permissions().mode() & 0o777, 0o600);
+    let answer = ask("/ready");
+    assert_eq!(http_status(&answer), 503, "{answer}");
+    assert!(answer.contains("starting"), "{answer}");
+    assert_eq!(http_status(&ask("/health")), 200);
+    let reading = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        log.read_to_end(&mut said).expect("a log");
+    });
+    wait_until("a server that is ready", || http_status(&ask("/ready")) == 200);
+    server.kill().expect("it runs");
+    server.wait().expect("an end");
+    reading.join().expect("no panic");
+}
+
+#[test]
+fn readiness_stays_when_connections_and_descriptors_are_used_up() {
+    let server = start(&["-t", "2", "-c", "10"]);
+    let _clients: Vec<Client> = (0..10).map(|_| server.connect()).collect();
+    wait_until("the last client", || server.files() > 10);
+    assert_eq!(status(&server, "/ready"), 200);
+    // No descriptor is left but the one in reserve.
+    let highest = fs::read_dir(format!("/proc/{}/fd", server.process.id())).expect("a process");
+    let highest = highest.filter_map(|file| file.ok()?.file_name().to_str()?.parse::<u64>().ok());
+    let limit = highest.max().expect("a file") + 1;
+    let before = server.files();
+    let limit = Rlimit { current: Some(limit.min(before as u64)), maximum: Some(limit) };
+    prlimit(Some(server.pid()), Resource::Nofile, limit).expect("a limit");
+    for _ in 0..3 {
+        for path in ["/ready", "/health", "/metrics"] {
+            assert_eq!(status(&server, path), 200, "{path}");
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_half_open_connections_take_64_places_and_keep_nobody_out() {
+    const HALF_OPEN: u64 = 10_000;
+    let limits = getrlimit(Resource::Nofile);
+    let enough = limits.maximum.map_or(HALF_OPEN + 1000, |most| most.min(HALF_OPEN + 1000));
+    let raised = Rlimit { current: Some(enough), ..limits };
+    setrlimit(Resource::Nofile, raised).expect("within the maximum");
+    let server = start(&["-t", "2"]);
+    let mut client = server.connect();
+    client.set("key", b"v");
+    let before = server.files();
+    let half_open = (0..enough - 1000).map(|number| {
+        let stream = http_connect(server.admin_port());
+        if number % 100 == 0 {
+            // Behind the others, so that the queue of the kernel is not too short for them.
+            assert_eq!(status(&server, "/ready"), 200);
+            assert!(server.files() <= before + DESCRIPTORS_MAX, "{}", server.files());
+            assert_eq!(client.get("key"), Some(b"v".to_vec()));
+        }
+        stream
+    });
+    let half_open: Vec<TcpStream> = half_open.collect();
+    assert_eq!(status(&server, "/health"), 200);
+    assert!(server.files() <= before + DESCRIPTORS_MAX, "{}", server.files());
+    drop(half_open);
+}
+
+#[test]
+fn the_token_is_one_that_others_cannot_read_and_is_read_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("token");
+    let write = |text: &str, mode: u32| {
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its permissions");
+    };
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let options =
+        ["serve", "--admin", "127.0.0.1:0", "--admin-token-file", path.to_str().expect("text")];
+    let launch = Launch { called_as: "kachel", ..Launch::memcached(program, &options) };
+    for (text, mode, why) in [
+        (TOKEN, 0o604, "other users may use it"),
+        ("short", 0o600, "at least 32 characters"),
+        ("two\nlines, which are long enough", 0o600, "one line"),
+    ] {
+        write(text, mode);
+        let ended = launch.try_start().expect_err("it is refused");
+        assert!(ended.status.code() == Some(64) && ended.said.contains(why), "{}", ended.said);
+    }
+    write(TOKEN, 0o640);
+    let server = launch.start();
+    let with = |token: &str| http_status(&http_get_with(server.admin_port(), "/metrics", token));
+    assert_eq!(status(&server, "/metrics"), 401);
+    assert_eq!(with(TOKEN), 200);
+    let other = TOKEN.to_ascii_uppercase();
+    write("short", 0o600);
+    server.signal(Signal::HUP);
+    wait_until("a refusal", || server.last_words().contains("the token stays as it was"));
+    assert_eq!(with(TOKEN), 200);
+    write(&other, 0o600);
+    server.signal(Signal::HUP);
+    wait_until("the other token", || server.last_words().contains("token of the admin address"));
+    assert_eq!(with(&other), 200);
+    assert_eq!(with(TOKEN), 401);
+}

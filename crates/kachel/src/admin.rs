@@ -41,6 +41,8 @@ pub(crate) struct LiveShards {
     pub(crate) wakers: Arc<[Waker]>,
     /// True once a shard has failed.
     pub(crate) failed: Arc<AtomicBool>,
+    /// Returns the statistics in Prometheus' text format.
+    pub(crate) metrics: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 /// How far the process is: it starts, serves, drains and ends.
@@ -84,21 +86,20 @@ impl Progress {
 
 impl AdminSource for Progress {
     fn metrics(&self, to: &mut Vec<u8>) {
-        let up = u8::from(self.shards().is_some());
         let ready = u8::from(self.not_ready().is_none());
-        write!(
-            to,
-            "# HELP memcached_up Could the memcached server be reached.\n\
-             # TYPE memcached_up gauge\nmemcached_up {up}\n\
-             # HELP kachel_ready Whether clients should be sent to this server.\n\
-             # TYPE kachel_ready gauge\nkachel_ready {ready}\n"
-        )
-        .expect("memory");
+        let own = "# HELP kachel_ready 1 while clients should be sent to this server.\n\
+                   # TYPE kachel_ready gauge\nkachel_ready";
+        writeln!(to, "{own} {ready}").expect("memory");
+        // Before it serves, and while it ends, the server tells no counters.
+        let down = "# HELP memcached_up 1: the server answers clients.\n\
+                    # TYPE memcached_up gauge\nmemcached_up 0\n";
+        let metrics = self.shards().map_or_else(|| down.to_owned(), |shards| (shards.metrics)());
+        to.extend_from_slice(metrics.as_bytes());
     }
 
     fn ticks(&self, ticks: &mut Vec<u64>) {
         ticks.clear();
-        let counters = self.shards().map(|shards| &shards.shared.counters);
+        let counters = self.shards().map(|shards| &shards.shared.totals.cores);
         ticks.extend(counters.into_iter().flatten().map(|core| core.ticks.value()));
     }
 

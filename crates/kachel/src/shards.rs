@@ -14,7 +14,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use kachel_engine::{
-    ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, Opening, PARTITIONS, Seeds,
+    ClockOrigin, Common as _, Engine, EngineOptions, KeyHasher, LeaseOptions, Opening, PARTITIONS,
+    Seeds,
 };
 use kachel_host::{Budget, Cores, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
@@ -622,7 +623,13 @@ impl<O: ServedEngines> Running<O> {
     /// The shards as other threads see them.
     pub(crate) fn live(&self) -> LiveShards {
         let Admitting { shared, wakers } = self.admitting();
-        LiveShards { shared, wakers, failed: self.failed() }
+        let (of_shared, engines) = (Arc::clone(&shared), Arc::clone(&self.engines));
+        let (origin, io_kind) = (self.origin, self.obtained.io);
+        let metrics = Box::new(move || {
+            let now = of_shared.now(&origin, SystemClock.now_ns());
+            of_shared.metrics(now, io_kind, engines.common().pinned_bytes())
+        });
+        LiveShards { shared, wakers, failed: self.failed(), metrics }
     }
 
     /// The pages, the I/O backend and the cores that the shards obtained.

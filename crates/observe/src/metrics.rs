@@ -14,6 +14,8 @@
 //!
 //! Source: "Exposition formats", Prometheus' documentation; the names of memcached_exporter 0.16.0.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::counters::TICK_UNIT_NS;
@@ -166,8 +168,11 @@ impl Metrics {
 
     /// The rows that were taken as metrics. `settings` are the names and values of `stats
     /// settings`.
-    pub fn text(mut self, settings: &[(String, String)]) -> String {
-        self.put("memcached_up", Kind::Gauge, "1: the server has answered.", "", "1");
+    pub fn text<'s>(
+        mut self,
+        settings: impl IntoIterator<Item = (&'s str, Cow<'s, str>)>,
+    ) -> String {
+        self.put("memcached_up", Kind::Gauge, "1: the server answers clients.", "", "1");
         let version = self.text_of("version").to_owned();
         let labels = label("version", &version);
         let help = "The memcached version that clients see.";
@@ -186,7 +191,7 @@ impl Metrics {
             self.put(metric, kind, help, "", &value);
         }
         self.commands();
-        self.crawler(settings);
+        self.crawler(settings.into_iter().collect());
         self.own(&version);
         self.to
     }
@@ -231,13 +236,12 @@ impl Metrics {
     }
 
     /// Writes the settings of the crawler, if it is on, as the exporter does.
-    fn crawler(&mut self, settings: &[(String, String)]) {
-        let of = |name: &str| settings.iter().find(|(other, _)| other == name).map(|(_, v)| &v[..]);
-        if of("lru_crawler") != Some("yes") {
+    fn crawler(&mut self, settings: BTreeMap<&str, Cow<'_, str>>) {
+        if settings.get("lru_crawler").is_none_or(|is_on| is_on != "yes") {
             return;
         }
         for (metric, setting, help) in CRAWLER {
-            let value = match of(setting) {
+            let value = match settings.get(setting).map(AsRef::as_ref) {
                 Some("yes") => "1",
                 Some("no") => "0",
                 Some(number) if number.parse::<f64>().is_ok() => number,

@@ -49,7 +49,7 @@ fn text(totals: &Totals) -> String {
         ("hot_max_factor", "0.20"),
         ("warm_max_factor", "2.00"),
     ];
-    metrics.text(&settings.map(|(name, value)| (name.to_owned(), value.to_owned())))
+    metrics.text(settings.map(|(name, value)| (name, value.into())))
 }
 
 /// The series of a text, with their types and values.

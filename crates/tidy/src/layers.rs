@@ -21,7 +21,10 @@ const BELOW_ALL: [&str; 2] = ["host", "stdx"];
 /// Every crate, also planned ones, with the crates that it may import besides [`BELOW_ALL`].
 /// `*` means all crates. A new import is a decision: write its page in docs/decisions.
 const ROOMS: [(&str, &[&str]); 29] = [
-    ("kachel", &["options", "io", "tls", "net", "shard", "engine", "cache", "observe", "admin", "pipe"]),
+    (
+        "kachel",
+        &["options", "io", "tls", "net", "shard", "engine", "cache", "observe", "admin", "pipe"],
+    ),
     ("options", &[]),
     ("host", &[]),
     ("io", &[]),

@@ -72,6 +72,42 @@ fn a_server_whose_shards_sleep_is_healthy_and_ready() {
 }
 
 #[test]
+fn the_metrics_have_the_numbers_of_stats() {
+    let server = start(&["-t", "3"]);
+    let mut client = server.connect();
+    for number in 0..100 {
+        client.set(&format!("key{number}"), b"value");
+    }
+    for number in 50..200 {
+        client.get(&format!("key{number}"));
+    }
+    let metrics = http_get(server.admin_port(), "/metrics");
+    let of = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {metrics}")).to_owned()
+    };
+    for (metric, stat) in [
+        ("memcached_commands_total{command=\"get\",status=\"hit\"}", "get_hits"),
+        ("memcached_commands_total{command=\"get\",status=\"miss\"}", "get_misses"),
+        ("memcached_commands_total{command=\"set\",status=\"hit\"}", "cmd_set"),
+        ("memcached_current_items", "curr_items"),
+        ("memcached_items_total", "total_items"),
+        ("memcached_current_bytes", "bytes"),
+        ("memcached_limit_bytes", "limit_maxbytes"),
+        ("memcached_current_connections", "curr_connections"),
+        ("kachel_threads", "threads"),
+    ] {
+        assert_eq!(of(metric), client.stats()[stat], "{metric}");
+    }
+    assert_eq!(of("memcached_commands_total{command=\"get\",status=\"hit\"}"), "50");
+    assert_eq!(of("kachel_tick_requests_count"), "250", "a tick for each request");
+    assert_eq!(of("memcached_lru_crawler_enabled"), "1");
+    assert_eq!(client.ask("lru_crawler disable\r\n", "\r\n"), "OK\r\n");
+    let metrics = http_get(server.admin_port(), "/metrics");
+    assert!(!metrics.contains("lru_crawler_enabled"), "it follows the command");
+}
+
+#[test]
 fn health_fails_while_one_shard_stands_still() {
     let server = start(&["-t", "3"]);
     assert_eq!(status(&server, "/health"), 200);

@@ -4,6 +4,7 @@
 //! Upstream:   `kachel` makes one at the start.
 //! Downstream: every shard reads it. For each request, a shard writes only its own counters.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kachel_engine::{ClockOrigin, Now};
 use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
-use kachel_observe::{Facts, Totals, Watchers};
+use kachel_observe::{Facts, Metrics, Totals, Watchers, general, own};
 
 use crate::cores::buffers::WaitingMemory;
 use crate::cores::crawler::Crawler;
@@ -155,6 +156,31 @@ impl Shared {
             gathers: self.cores.gathers.value(),
             core_trials: self.cores.trials.value(),
         }
+    }
+
+    /// The names and values of `stats settings`. Commands have changed some of them since the start.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        let yes_no = |is_so: bool| Cow::Borrowed(if is_so { "yes" } else { "no" });
+        self.options.settings.iter().map(move |(name, value)| {
+            let value = match name.as_str() {
+                "maxbytes" => Cow::Owned(self.budget.limit_bytes().to_string()),
+                "detail_enabled" => yes_no(self.is_detailed()),
+                "lru_crawler" => yes_no(self.crawler.is_on()),
+                _ => Cow::Borrowed(&value[..]),
+            };
+            (&name[..], value)
+        })
+    }
+
+    /// The statistics of the process in Prometheus' text format, at the time `now`. Any thread may
+    /// ask. The other arguments are those of [`Self::facts`].
+    pub fn metrics(&self, now: Now, io_kind: &str, pinned_bytes: u64) -> String {
+        let (totals, facts) = (&self.totals, self.facts(now, io_kind, pinned_bytes));
+        let mut metrics = Metrics::default();
+        general(totals, &facts, &self.options.other_rows(false), &mut |row| metrics.take(row));
+        own(totals, &facts, &self.options.other_rows(true), &mut |row| metrics.take(row));
+        metrics.take_histograms(totals);
+        metrics.text(self.settings())
     }
 
     /// Replaces the users who may log in. A login under way sees the old ones or the new ones.

@@ -87,10 +87,6 @@ impl<E: Engine> Answering<'_, E> {
         }
     }
 
-    pub(crate) fn number(&mut self, name: &str, value: u64) {
-        self.stat(name, value.to_string().as_bytes());
-    }
-
     /// Sends the next lines of `stats detail dump`, and its end after the last ones.
     ///
     /// In the binary protocol the lines are the value of a statistic. There is one, as in
@@ -109,21 +105,11 @@ impl<E: Engine> Answering<'_, E> {
         }
     }
 
-    fn yes_no(&mut self, name: &str, is_so: bool) {
-        self.stat(name, if is_so { b"yes" } else { b"no" });
-    }
-
-    /// Sends the options of the process. Commands have changed some of them since the start.
+    /// Sends the options of the process.
     fn settings(&mut self) {
         let context = self.context;
-        let shared = &context.shared;
-        for (name, value) in &shared.options.settings {
-            match name.as_str() {
-                "maxbytes" => self.number(name, shared.budget.limit_bytes()),
-                "detail_enabled" => self.yes_no(name, shared.is_detailed()),
-                "lru_crawler" => self.yes_no(name, shared.crawler.is_on()),
-                _ => self.stat(name, value.as_bytes()),
-            }
+        for (name, value) in context.shared.settings() {
+            self.stat(name, value.as_bytes());
         }
         self.reply(Reply::End);
     }

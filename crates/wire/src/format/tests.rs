@@ -3,9 +3,9 @@
 use kachel_engine::{Facts, Inspection, KeyHasher, Seeds, Value, Verdict, decimal_digits};
 
 use super::{
-    DumpFacts, KeyReply, MetaCode, MetaVerb, ShownKey, answer_key, answer_lease, key_fits_a_line, meta_debug,
-    meta_head, meta_plain, metadump_line, mgdump_line, number, put_i64, put_u64, quiet_hides,
-    value_head,
+    DumpFacts, KeyReply, MetaCode, MetaVerb, ShownKey, answer_key, answer_lease, key_fits_a_line,
+    meta_debug, meta_head, meta_plain, metadump_line, mgdump_line, number, put_i64, put_u64,
+    quiet_hides, value_head,
 };
 use crate::request::{Meta, MetaKey, Request, RetrieveForm};
 use crate::{Parsed, parse};

@@ -3,6 +3,7 @@
 //! The other suites run over TLS as well, with `KACHEL_TLS=1` (`tests/tls/run`). Here are the cases
 //! that only TLS has.
 
+mod admin;
 mod certificates;
 mod handshakes;
 mod records;

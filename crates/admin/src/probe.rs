@@ -8,8 +8,9 @@
 //!
 //! Invariants:
 //! - P1  One probe runs at a time, and none begins within [`PROBE_PAUSE`] of the last one.
-//! - P2  A shard that is reported has made no tick for [`PROBE_TIME_MAX`], and was woken in this
-//!   time.
+//! - P2  A shard that is reported has made no tick for [`PROBE_TIME_MAX`] after it was woken.
+//! - P3  Only pauses of this probe count, not the time in which the process, or the thread of the
+//!   probe, did not run. So a process that was stopped and goes on is not found ill.
 
 use std::time::{Duration, Instant};
 
@@ -76,16 +77,19 @@ async fn probe(source: &dyn AdminSource, before: &[Asked]) -> Vec<Asked> {
     let asked = ticks.iter().enumerate().map(|(shard, &ticks)| Asked { shard, ticks });
     let (mut stopped, mut waiting): (Vec<_>, Vec<_>) =
         asked.partition(|asked| before.contains(asked));
-    let begun = Instant::now();
-    let mut pause = LOOK_PAUSE_MIN;
-    while !waiting.is_empty() && begun.elapsed() < PROBE_TIME_MAX {
+    let (mut pause, mut waited) = (LOOK_PAUSE_MIN, Duration::ZERO);
+    let mut is_woken = false;
+    while !waiting.is_empty() && waited < PROBE_TIME_MAX {
         tokio::time::sleep(pause).await;
         source.ticks(&mut ticks);
         waiting.retain(|asked| asked.is_silent(&ticks));
-        if pause == LOOK_PAUSE_MIN {
+        if is_woken {
+            waited += pause; // P3
+            pause = (2 * pause).min(LOOK_PAUSE_MAX);
+        } else {
             waiting.iter().for_each(|asked| source.wake(asked.shard)); // P2
+            is_woken = true;
         }
-        pause = (2 * pause).min(LOOK_PAUSE_MAX);
     }
     stopped.append(&mut waiting);
     stopped.sort_unstable_by_key(|asked| asked.shard);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kachel_admin::{Admin, AdminListener, AdminSource, AdminToken};
-use kachel_testkit::{http_ask, http_connect, http_get, http_get_with, http_status};
+use kachel_testkit::{http_ask, http_connect, http_get, http_get_with, http_status, wait_until};
 
 /// The most connections at once, as `limits` has it.
 const CONNECTIONS_MAX: usize = 64;
@@ -74,13 +74,13 @@ fn start(server: &Server, token: Option<AdminToken>) -> (Admin, u16) {
 
 /// The answer about the health, once it has this status. A result is told again for a moment.
 fn health_of(port: u16, wanted: u16) -> String {
-    loop {
-        let answer = http_get(port, "/health");
-        if http_status(&answer) == wanted {
-            return answer;
-        }
+    let mut answer = String::new();
+    wait_until("the health", || {
+        answer = http_get(port, "/health");
         assert!(matches!(http_status(&answer), 200 | 503), "{answer}");
-    }
+        http_status(&answer) == wanted
+    });
+    answer
 }
 
 #[test]
@@ -199,9 +199,12 @@ fn junk_is_refused_and_what_follows_a_request_is_not_read() {
 
 #[test]
 fn slow_clients_are_closed_and_keep_nobody_out() {
+    /// Each takes the memory of an answer here.
+    const READERS: usize = 3;
+    /// More than the kernel holds of an answer.
+    const ANSWER_BYTES: usize = 32 << 20;
     let server = Server::default();
-    // More than the kernel holds of it.
-    server.0.metrics.lock().expect("no panic").resize(32 << 20, b'#');
+    server.0.metrics.lock().expect("no panic").resize(ANSWER_BYTES, b'#');
     let (_admin, port) = start(&server, None);
     let with = |sent: &[u8]| {
         let mut stream = http_connect(port);
@@ -209,12 +212,16 @@ fn slow_clients_are_closed_and_keep_nobody_out() {
         stream
     };
     let head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let slow: Vec<TcpStream> =
-        (0..CONNECTIONS_MAX).flat_map(|_| [with(b""), with(&head[..20]), with(head)]).collect();
+    let mut slow: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| with(b"")).collect();
+    let readers: Vec<TcpStream> = (0..READERS).map(|_| with(head)).collect();
+    slow.extend((READERS + 1..CONNECTIONS_MAX).map(|_| with(&head[..20])));
     assert_eq!(http_status(&http_get(port, "/ready")), 200, "the newest is served");
-    // I1: the server gives each of them up, the newest ones by its time limit.
-    for mut stream in slow {
-        let _may_be_reset = stream.read_to_end(&mut Vec::new());
+    // I1: the server gives up the oldest for the newer ones, and these by its time limit. That of
+    // the readers is over before that of the last half request.
+    for mut stream in slow.into_iter().chain(readers) {
+        let mut received = Vec::new();
+        let _may_be_reset = stream.read_to_end(&mut received);
+        assert!(received.len() < ANSWER_BYTES, "it was closed before it read");
     }
     assert_eq!(http_status(&http_get(port, "/ready")), 200);
 }
@@ -254,9 +261,7 @@ fn the_right_token_gets_in_beside_guessers() {
         })
     };
     let guessers: Vec<_> = (0..GUESSERS).map(|_| guess()).collect();
-    while limited.load(Ordering::Relaxed) == 0 {
-        std::thread::yield_now();
-    }
+    wait_until("a guesser that waits in vain", || limited.load(Ordering::Relaxed) > 0);
     let is_in = || http_status(&http_get_with(port, "/metrics", TOKEN)) == 200;
     assert!((0..TRIES_MAX).any(|_| is_in()), "it never got in");
     must_end.store(true, Ordering::Relaxed);

@@ -36,7 +36,7 @@ pub use huge_pages::{PageKind, free_reserved_bytes};
 pub use identity::{User, become_user, find_user, give_up_loading, is_root};
 pub use interface::{Interface, interface};
 pub use limits::{
-    allow_core_files, allow_locked_memory, lock_memory, locked_memory_bytes_max,
+    allow_core_files, allow_locked_memory, give_way, lock_memory, locked_memory_bytes_max,
     physical_memory_bytes, raise_open_files,
 };
 pub use log::{Level, log, log_line};

@@ -47,6 +47,12 @@ pub fn locked_memory_bytes_max() -> Option<u64> {
     getrlimit(Resource::Memlock).current
 }
 
+/// Has the calling thread give way to other threads: while they need all cores, it gets about a
+/// tenth of the time that one of them gets. Where the kernel forbids that, nothing changes.
+pub fn give_way() {
+    let _forbidden = rustix::process::nice(10);
+}
+
 /// Keeps all present and future memory from being swapped out. A page is locked when it is first
 /// touched, so address space that is only reserved still costs nothing.
 ///

@@ -4,8 +4,8 @@
 //! Downstream: `host` for privileges and limits, `listeners` for sockets, `shards` for serving.
 //!
 //! ```text
-//! limits -> certificates -> user -> users -> daemon -> memory lock -> signals -> listen -> load
-//!   -> files -> serve -> end
+//! limits -> certificates -> user -> users, token -> daemon -> memory lock -> signals -> listen
+//!   -> admin address -> load -> files -> serve -> drain -> end
 //! ```
 //!
 //! Invariants:
@@ -100,6 +100,9 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     let read = read_files(&options, threads)?; // I1
     let Read { users_file, users, encryption, token_file, token } = read;
     warn_of_tests(&options, threads);
+    if !kachel_host::is_address_space_free() {
+        kachel_host::share_one_arena(); // Before the first thread takes one of its own.
+    }
     // Written down before the daemon leaves its folder.
     let memory_file = options.memory_file.as_deref().map(std::path::absolute).transpose();
     let memory_file =

@@ -162,9 +162,6 @@ pub(crate) fn start<O: ServedEngines>(
 ) -> io::Result<Option<Running<O>>> {
     let Admission { users, encryption, pipe } = admission;
     let budget = Arc::new(Budget::new(options.memory_bytes));
-    if !kachel_host::is_address_space_free() {
-        kachel_host::share_one_arena();
-    }
     let of_all = u16::try_from(sockets.of_all.len()).expect("a few listeners");
     let endpoints = endpoints(options, &sockets.protocols);
     let mut shared = shared_options(options, shards, endpoints);
@@ -330,6 +327,7 @@ fn opening(options: &ServeOptions, hasher: KeyHasher, shared: &Shared) -> Openin
             stale_percent: options.lease_stale_percent,
         },
     };
+    let threads = u64::from(shared.homes.cores()) + u64::from(options.admin.listen.is_some());
     Opening {
         engines: shared.homes.engines(),
         cores: shared.homes.cores(),
@@ -337,7 +335,7 @@ fn opening(options: &ServeOptions, hasher: KeyHasher, shared: &Shared) -> Openin
         options: engine,
         budget: Arc::clone(&shared.budget),
         budget_bytes_max: budget_bytes_max(options),
-        process_bytes: u64::from(shared.homes.cores()) * THREAD_BYTES + PROCESS_BYTES,
+        process_bytes: threads * THREAD_BYTES + PROCESS_BYTES,
     }
 }
 

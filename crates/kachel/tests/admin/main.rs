@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use kachel_testkit::{
     Client, Launch, Server, http_ask, http_connect, http_get, http_get_with, http_status,
@@ -42,6 +42,16 @@ fn status(server: &Server, path: &str) -> u16 {
     http_status(&http_get(server.admin_port(), path))
 }
 
+/// The status with which the server ends.
+fn end_of(server: &mut Server) -> ExitStatus {
+    let mut status = None;
+    wait_until("the end of the server", || {
+        status = server.process.try_wait().expect("the state of a child");
+        status.is_some()
+    });
+    status.expect("it has ended")
+}
+
 /// The numbers of the server's threads with this name.
 fn threads(server: &Server, name: &str) -> Vec<Pid> {
     let folder = PathBuf::from(format!("/proc/{}/task", server.process.id()));
@@ -51,6 +61,15 @@ fn threads(server: &Server, name: &str) -> Vec<Pid> {
     });
     let number = |task: PathBuf| task.file_name()?.to_str()?.parse().ok();
     named.filter_map(number).filter_map(Pid::from_raw).collect()
+}
+
+/// The nice value of the one thread with this name: the greater, the less time it gets.
+fn nice(server: &Server, name: &str) -> i32 {
+    let [thread] = threads(server, name)[..] else { panic!("one thread {name}") };
+    let path = format!("/proc/{}/task/{}/stat", server.process.id(), thread.as_raw_pid());
+    let stat = fs::read_to_string(path).expect("a thread");
+    let (_, fields) = stat.rsplit_once(')').expect("its name is in brackets");
+    fields.split_whitespace().nth(16).expect("field 19").parse().expect("a number")
 }
 
 #[test]
@@ -66,7 +85,7 @@ fn a_server_whose_shards_sleep_is_healthy_and_ready() {
         }
         let metrics = http_get(server.admin_port(), "/metrics");
         assert!(metrics.contains("\nmemcached_up 1\n"), "{metrics}");
-        assert_eq!(threads(&server, "admin").len(), 1);
+        assert!(nice(&server, "admin") > nice(&server, "shard 0"), "it gives way to shards");
         assert!(server.last_words().contains("(--admin)"), "{}", server.last_words());
     }
 }
@@ -154,7 +173,7 @@ fn a_server_that_drains_serves_and_is_not_ready_until_a_second_signal() {
             "TERM" => server.signal(Signal::TERM),
             _ => server.signal(Signal::INT),
         }
-        let ended = server.process.wait().expect("an end");
+        let ended = end_of(&mut server);
         assert!(ended.success(), "{ended}: {}", server.last_words());
         assert!(server.last_words().contains("draining"), "{}", server.last_words());
     }
@@ -172,7 +191,7 @@ fn a_drain_ends_by_itself_and_needs_no_admin_address() {
     server.connect().set("key", b"v");
     // A client may ask twice; the items are saved.
     server.connect().send("shutdown graceful\r\n");
-    let ended = server.process.wait().expect("an end");
+    let ended = end_of(&mut server);
     assert!(ended.success(), "{ended}: {}", server.last_words());
     assert_eq!(launch.start().connect().get("key"), Some(b"v".to_vec()), "it was saved");
 }

@@ -395,6 +395,23 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_drains_may_be_asked_once_more() {
+        let shared = shared(2);
+        for round in 0..2 {
+            shared.ask_for_shutdown(false);
+            assert!(shared.take_shutdown().is_some(), "in round {round}");
+            assert!(shared.take_shutdown().is_none(), "one question is answered once");
+            assert!(!shared.claim_end(), "it is claimed");
+            shared.allow_end();
+            assert!(shared.take_shutdown().is_none(), "nobody has asked again");
+        }
+        assert!(shared.claim_end(), "a failure ends the drain, too");
+        shared.allow_end();
+        shared.ask_for_shutdown(true);
+        assert_eq!(shared.take_shutdown(), Some(Shutdown::Graceful));
+    }
+
+    #[test]
     fn it_is_over_when_all_have_closed_and_nobody_is_left() {
         let shared = shared(2);
         shared.note_closed();

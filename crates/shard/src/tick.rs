@@ -424,10 +424,14 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     }
 
     fn deliver_answers(&mut self) {
-        let Self { context, engines, clients, records, listings, .. } = self;
-        records.take_answers(context, engines.mailboxes(), clients, |from, text, ended| {
-            listings.went_on(context, from, text, ended)
-        });
+        let Self { context, engines, clients, records, listings, uploads, .. } = self;
+        records.take_answers(
+            context,
+            engines.mailboxes(),
+            clients,
+            |from, text, ended| listings.went_on(context, from, text, ended),
+            |client| uploads.room_was_refused(client),
+        );
     }
 
     /// Executes the requests that wait with the engines whose home is this core. Returns whether

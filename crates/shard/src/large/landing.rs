@@ -96,7 +96,7 @@ impl<U: ReceiveValue> Uploads<U> {
         let uploading = self.get_mut(connection).expect("I1: it is uploading");
         let upload = uploading.upload.as_mut().expect("I1: into memory");
         uploading.value_bytes_left -= upload.landed(&mut landing, bytes);
-        uploading.asked = 0;
+        uploading.refused = 0;
         self.reuse_landing(landing);
     }
 }

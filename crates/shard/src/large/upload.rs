@@ -57,9 +57,9 @@ pub(crate) struct Uploading<U> {
     hashes: KeyHashes,
     /// The engine that will own the value.
     pub(crate) owner: EngineIndex,
-    /// How often an engine had nothing to evict since bytes were last stored. Where other cores are
-    /// asked, each request counts.
-    pub(crate) asked: u32,
+    /// How often an engine had nothing to evict since bytes were last stored, whether this core has
+    /// asked it or its holder has.
+    pub(crate) refused: u32,
     /// The engine in which room is made next (I2). The first one is the engine whose items take
     /// most. If this core may take only its home engines, the first one is the owner.
     asked_next: EngineIndex,
@@ -151,6 +151,13 @@ impl<U> Uploads<U> {
         self.ticks_alone = if came { 0 } else { self.ticks_alone.saturating_add(1) };
     }
 
+    /// Notes that an engine that was asked to make room for the upload of a client had nothing to
+    /// evict.
+    pub(crate) fn room_was_refused(&mut self, client: ClientIndex) {
+        let uploading = client.connection().and_then(|connection| self.get_mut(connection));
+        uploading.into_iter().for_each(|uploading| uploading.refused += 1);
+    }
+
     /// Frees the upload of a connection that has closed (I1).
     pub(crate) fn forget(&mut self, connection: ConnectionIndex) {
         if let Some(uploading) = self.remove(connection) {
@@ -171,7 +178,7 @@ enum MadeRoom {
 
 /// How often engines must have nothing to evict before a value is refused; twice each if there are
 /// many engines. Once is not enough: for a moment, all memory may be in other uploads.
-const ASKS_MAX: u32 = 32;
+const REFUSED_MAX: u32 = 32;
 /// The most engines that an upload asks for room in one tick.
 const ASKED_PER_TICK_MAX: u16 = 8;
 
@@ -191,7 +198,7 @@ impl<U> Uploading<U> {
         let mut asks = 1;
         if engines.are_open_to_all() {
             asks = count.min(ASKED_PER_TICK_MAX);
-            if self.asked == 0 {
+            if self.refused == 0 {
                 self.asked_next = engines.fullest(context).unwrap_or(self.asked_next);
             }
         }
@@ -209,17 +216,18 @@ impl<U> Uploading<U> {
                 Room::OnTheWay => return MadeRoom::Await(asked),
                 // The first engine that another core holds is the next one.
                 Room::Refused if held.is_some() => {}
-                Room::Refused => self.count_ask(count),
+                Room::Refused => {
+                    self.refused += 1;
+                    self.go_on_behind(asked, count);
+                }
             }
         }
         held.map_or(MadeRoom::Refused, MadeRoom::Await)
     }
 
-    /// Counts an engine that had no room, or whose core was asked for room. The next one is tried
-    /// next.
-    fn count_ask(&mut self, engines: u16) {
-        self.asked += 1;
-        self.asked_next = EngineIndex((self.asked_next.0 + 1) % engines);
+    /// Has the engine behind this one make room next.
+    fn go_on_behind(&mut self, asked: EngineIndex, engines: u16) {
+        self.asked_next = EngineIndex((asked.0 + 1) % engines);
     }
 }
 
@@ -252,7 +260,7 @@ impl<'a, E: Engine> Values<'a, E> {
             trailer_bytes_max: request.value_end().len(),
             hashes,
             owner: self.context.hasher.owner(hashes),
-            asked: 0,
+            refused: 0,
             asked_next: self.context.hasher.owner(hashes),
         };
         self.uploads.insert(connection, uploading);
@@ -288,16 +296,17 @@ impl<'a, E: Engine> Values<'a, E> {
 
     /// Writes received bytes to the upload. If memory is full, makes room for them first (I2), or
     /// gives the upload up (I3). Returns `false` if the bytes are not written yet: the connection
-    /// then waits for an engine, for a record, or for the next tick. It waits for the next tick
-    /// only after engines were asked, which is bounded.
+    /// then waits for an engine, for a record, or for the next tick. Each engine that was asked and
+    /// had nothing to evict is counted, which bounds how often it waits. If another core has taken
+    /// the room that was made, it asks again.
     fn write(&mut self, connection: ConnectionIndex, value: &[u8]) -> bool {
         let Self { context, engines, uploads, .. } = self;
         let uploading = uploads.get_mut(connection).expect("the connection is uploading");
-        let asks_max = ASKS_MAX.max(2 * u32::from(context.engines()));
+        let refused_max = REFUSED_MAX.max(2 * u32::from(context.engines()));
         let Some(upload) = &mut uploading.upload else { return true };
         let mut is_written = upload.write(value).is_ok();
         if !is_written {
-            if uploading.asked >= asks_max {
+            if uploading.refused >= refused_max {
                 uploading.upload = None;
                 return true;
             }
@@ -320,7 +329,7 @@ impl<'a, E: Engine> Values<'a, E> {
             }
         }
         if is_written {
-            uploading.asked = 0;
+            uploading.refused = 0;
         } else {
             self.clients.pause(context, connection, Waiting::Answers);
         }
@@ -345,11 +354,9 @@ impl<'a, E: Engine> Values<'a, E> {
             }
         };
         drop(engines.park(work, context));
-        if let Some(uploading) = uploads.get_mut(connection)
-            && !engines.may_take(asked, context)
-        {
-            uploading.count_ask(context.engines()); // It may answer that there is nothing to evict.
-        }
+        // The answer tells whether there was nothing to evict (`room_was_refused`).
+        let uploading = uploads.get_mut(connection).expect("the connection is uploading");
+        uploading.go_on_behind(asked, context.engines());
         clients.pause(context, connection, Waiting::Answers);
     }
 

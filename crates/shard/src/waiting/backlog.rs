@@ -287,13 +287,13 @@ impl<E: Engine> Backlog<E> {
     }
 
     /// Makes room for an upload. Keeps the ask if the room is on its way. Otherwise the core that
-    /// asks tries again, and then sees whether there is room.
+    /// asks tries again, and counts the ask if there was nothing to evict.
     fn make_room(
         &mut self,
         context: &Context,
         engine: &mut E,
         bytes: usize,
-        work: Work<Parked<E>>,
+        mut work: Work<Parked<E>>,
         done: &mut Chain<Parked<E>>,
     ) {
         match engine.make_upload_room(bytes, &context.now()) {
@@ -301,7 +301,11 @@ impl<E: Engine> Backlog<E> {
                 self.room_asks.push(work);
                 self.room_unasked = true; // B3
             }
-            Room::Made | Room::Refused => done.push(work),
+            Room::Made => done.push(work),
+            Room::Refused => {
+                work.brought = Brought::NoRoom;
+                done.push(work);
+            }
         }
     }
 

@@ -83,6 +83,8 @@ pub(crate) enum Brought<E: Engine> {
     Value(LargeValue<E::Pinned>),
     /// How a piece of a listing has ended.
     Ended(Ended),
+    /// That the engine had nothing to evict for an upload.
+    NoRoom,
 }
 
 impl<E: Engine> Brought<E> {
@@ -259,15 +261,6 @@ impl<E: Engine> Parked<E> {
     pub(crate) fn give_buffer(&mut self, context: &Context) {
         debug_assert!(self.answer.text.is_empty(), "P1: it was not executed yet");
         context.give_buffer(std::mem::take(&mut self.answer.text));
-    }
-
-    /// Takes the large value that follows the text of the answer, if there is one.
-    pub(crate) fn take_value(&mut self) -> Option<LargeValue<E::Pinned>> {
-        if !matches!(self.brought, Brought::Value(_)) {
-            return None;
-        }
-        let Brought::Value(value) = self.brought.take() else { unreachable!("it was looked at") };
-        Some(value)
     }
 
     /// Has the next text in this buffer.

@@ -358,13 +358,14 @@ impl<E: Engine> Records<E> {
     /// Delivers the answers that have come back (R3), and keeps the requests of other cores that
     /// have come with them. Passes each piece of a listing to `listed`: the executor and the
     /// connection, the text, and how the piece has ended. `listed` returns the lines for the
-    /// client.
+    /// client. Passes each client for whose upload an engine had nothing to evict to `refused`.
     pub(crate) fn take_answers<L>(
         &mut self,
         context: &Context,
         mailboxes: &Mailboxes<E>,
         clients: &mut Clients<E::Pinned>,
         mut listed: L,
+        mut refused: impl FnMut(ClientIndex),
     ) where
         L: for<'t> FnMut((Executor, Option<ClientIndex>), &'t [u8], Ended) -> &'t [u8],
     {
@@ -385,16 +386,27 @@ impl<E: Engine> Records<E> {
                 self.spare.give(work);
                 continue;
             }
-            if let Brought::Ended(ended) = work.brought {
-                let connection = clients.slots.connection(work.slot);
-                let lines = listed((work.executor, connection), &work.answer.text, ended);
-                clients.piece(work.slot, lines);
-            } else {
-                let fence = work.answer.fence(work.engine());
-                let value = &mut work.take_value();
-                clients.answered(work.slot, Answered { text: &work.answer.text, value, fence });
+            let mut value = None;
+            if !matches!(work.brought, Brought::Nothing) {
+                match work.brought.take() {
+                    Brought::Ended(ended) => {
+                        let from = (work.executor, clients.slots.connection(work.slot));
+                        let lines = listed(from, &work.answer.text, ended);
+                        clients.piece(work.slot, lines);
+                        self.put_back(context, work);
+                        continue;
+                    }
+                    Brought::Value(large) => value = Some(large),
+                    Brought::NoRoom => {
+                        let client = clients.slots.connection(work.slot);
+                        client.into_iter().for_each(&mut refused);
+                    }
+                    Brought::Nothing | Brought::Upload(_) | Brought::Completion(_) => {}
+                }
             }
-            work.brought = Brought::Nothing;
+            let fence = work.answer.fence(work.engine());
+            let answered = Answered { text: &work.answer.text, value: &mut value, fence };
+            clients.answered(work.slot, answered);
             self.put_back(context, work);
         }
     }

@@ -1,14 +1,21 @@
 //! A full store: a request that it refuses removes no item, unless the request is a plain `set`.
 
-use kachel_io::FarEnd;
+use std::sync::Arc;
 
+use kachel_engine::EngineIndex;
+use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions};
 
 const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 
 fn store(shards: u16) -> (World, FarEnd) {
+    store_of(shards, None)
+}
+
+fn store_of(shards: u16, engines: Option<u16>) -> (World, FarEnd) {
+    let memory_bytes = 3 << 20;
     let options =
-        WorldOptions { shards, evict: false, memory_bytes: 3 << 20, ..WorldOptions::default() };
+        WorldOptions { shards, engines, evict: false, memory_bytes, ..WorldOptions::default() };
     let world = World::new(options);
     let client = world.connect();
     (world, client)
@@ -103,4 +110,27 @@ fn a_large_value_is_marked_stale_and_emptied_where_memory_is_full() {
             assert_eq!(world.ask(&client, empties.as_bytes()), b"HD\r\n");
         }
     }
+}
+
+/// The fault: an upload that found its engine held left a request for room, and did not count the
+/// answer that there was nothing to evict. It asked for ever.
+#[test]
+fn a_large_value_that_finds_its_engine_held_is_refused_after_a_bounded_number_of_asks() {
+    let (mut world, client) = store_of(2, Some(1));
+    fill(&mut world, &client);
+    let value = "w".repeat(100_000);
+    let engines = Arc::clone(&world.engines);
+    let parked = world.parked();
+    client.write(format!("set large 0 0 {}\r\n{value}\r\n", value.len()).as_bytes());
+    let mut reply = Vec::new();
+    for _ in 0..200 {
+        let held = engines.hold(EngineIndex(0)).expect("no core holds it between ticks");
+        (0..3).for_each(|_| world.turn());
+        drop(held);
+        world.turn_of(0); // It executes what was left, before it serves the client again.
+        reply.extend(client.read());
+    }
+    assert_eq!(reply, OUT_OF_MEMORY);
+    let asks = world.parked() - parked;
+    assert!((32..40).contains(&asks), "{asks} requests were left with the holder");
 }

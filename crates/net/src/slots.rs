@@ -92,6 +92,18 @@ struct Chunk {
     bytes: [u8; CHUNK_BYTES],
 }
 
+impl Chunk {
+    /// Adds as many bytes as there is room for, and returns their number.
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        let room = &mut self.bytes[self.used as usize..];
+        let count = bytes.len().min(room.len());
+        room[..count].copy_from_slice(&bytes[..count]);
+        self.used += u32::try_from(count).expect("at most CHUNK_BYTES");
+        count
+    }
+}
+
 /// All reply slots of a shard, and the text that waits in them. `S` is the source of large values.
 #[derive(Debug)]
 pub struct Slots<S> {
@@ -312,22 +324,24 @@ impl<S> Slots<S> {
         self.slots[slot.0 as usize].stream.is_some()
     }
 
+    /// Whether text may be added to a slot that is the last of its connection: it awaits no answer,
+    /// and no large value comes behind its text.
+    pub(crate) fn takes_text(&self, slot: SlotIndex) -> bool {
+        let slot = &self.slots[slot.0 as usize];
+        slot.awaited == 0 && slot.stream.is_none()
+    }
+
     /// Adds text to a slot. Cost: a copy, and the allocation of a chunk of 512 bytes if no chunk is
     /// free.
     pub(crate) fn write(&mut self, slot: SlotIndex, mut bytes: &[u8]) {
+        let mut last = self.slots[slot.0 as usize].last_chunk;
         while !bytes.is_empty() {
-            let last = self.slots[slot.0 as usize].last_chunk;
-            let chunk = if last == NONE || self.chunks[last as usize].used as usize == CHUNK_BYTES {
-                self.add_chunk(slot)
-            } else {
-                last
-            };
-            let chunk = &mut self.chunks[chunk as usize];
-            let used = chunk.used as usize;
-            let count = bytes.len().min(CHUNK_BYTES - used);
-            chunk.bytes[used..used + count].copy_from_slice(&bytes[..count]);
-            chunk.used += u32::try_from(count).expect("at most CHUNK_BYTES");
-            bytes = &bytes[count..];
+            // No chunk has the index `NONE`.
+            let written = self.chunks.get_mut(last as usize).map_or(0, |chunk| chunk.put(bytes));
+            bytes = &bytes[written..];
+            if !bytes.is_empty() {
+                last = self.add_chunk(slot);
+            }
         }
     }
 

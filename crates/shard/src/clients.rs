@@ -226,29 +226,32 @@ impl<P: ReadValue> Clients<P> {
     /// was kept for the answer, its text is dropped.
     pub(crate) fn answered(&mut self, slot: SlotIndex, answer: Answered<'_, P>) {
         let Answered { mut text, value, fence } = answer;
-        let connection = self.slots.connection(slot);
-        let open = connection.and_then(|connection| self.connections.get_mut(connection));
-        let Some(open) = open else {
+        let Self { connections, slots, fences, dirty, .. } = self;
+        let client = slots.connection(slot);
+        let open = client.and_then(|client| Some((client, connections.get_mut(client)?)));
+        let Some((client, open)) = open else {
             *value = None;
-            return self.slots.answered(slot);
+            return slots.answered(slot);
         };
-        let room_bytes = self.slots.room(slot).bytes();
+        let room_bytes = slots.room(slot).bytes();
         if room_bytes == 0 {
             text = b""; // The client waits only for the request to be done.
         }
         debug_assert!(text.len() <= room_bytes, "an answer fits the room kept for it");
         let value_bytes = value.as_ref().map_or(text.len(), |large| large.value.total_bytes());
-        open.outbox_mut().text_into(slot, text, &mut self.slots);
+        open.outbox_mut().text_into(slot, text, slots);
         if let Some(value) = value.take() {
             let stream = Stream::new(value);
-            open.outbox_mut().stream_into(slot, stream, &mut self.slots);
+            open.outbox_mut().stream_into(slot, stream, slots);
         }
-        open.outbox_mut().answered(slot, value_bytes, &mut self.slots);
-        if let (Some(fence), Some(client)) = (fence, connection) {
-            self.slots.hold_back(slot, fence);
-            self.fences.add(fence, client);
+        open.outbox_mut().answered(slot, value_bytes, slots);
+        if let Some(fence) = fence {
+            slots.hold_back(slot, fence);
+            fences.add(fence, client);
         }
-        connection.into_iter().for_each(|connection| self.mark_dirty(connection));
+        if open.mark_dirty() {
+            list_dirty(dirty, client);
+        }
     }
 
     /// Puts a piece of a listing into its slot. The lines have any length, and no room was kept for

@@ -76,6 +76,8 @@ fn a_closed_listener_turns_everyone_away<D: Door>(_: Bench<D>) {
         let mut late = bench.dial();
         assert!(bench.carry_end(&mut late).is_empty());
     } else {
+        // No other process listens there: the kernel gives a port to nobody that asks for any, as
+        // long as a connection that was accepted on it lives.
         let late = TcpStream::connect(bench.address);
         assert_eq!(late.expect_err("closed").kind(), ErrorKind::ConnectionRefused);
     }

@@ -195,11 +195,18 @@ impl DiskFile {
         true
     }
 
+    /// The end of a range in the file, and the pending sectors of the range. A range behind the end
+    /// has none.
+    fn pending_in(&self, offset: u64, bytes: u64) -> (u64, Vec<u64>) {
+        let end = offset.saturating_add(bytes).min(self.bytes);
+        let first = offset / SECTOR_BYTES as u64;
+        let behind = end.div_ceil(SECTOR_BYTES as u64).max(first);
+        (end, self.pending.range(first..behind).map(|(sector, _)| *sector).collect())
+    }
+
     /// Makes the sectors of a range durable, and the length if it ends there.
     pub(super) fn sync(&mut self, media: &mut Media, offset: u64, bytes: u64) {
-        let end = offset.saturating_add(bytes).min(self.bytes);
-        let sectors = offset / SECTOR_BYTES as u64..end.div_ceil(SECTOR_BYTES as u64);
-        let synced: Vec<u64> = self.pending.range(sectors).map(|(sector, _)| *sector).collect();
+        let (end, synced) = self.pending_in(offset, bytes);
         for sector in synced {
             let versions = self.pending.remove(&sector).expect("it was found");
             self.make_durable(media, sector, versions.last().expect("a pending sector has one"));
@@ -217,9 +224,7 @@ impl DiskFile {
         bytes: u64,
         dice: &mut Dice,
     ) {
-        let end = offset.saturating_add(bytes).min(self.bytes);
-        let sectors = offset / SECTOR_BYTES as u64..end.div_ceil(SECTOR_BYTES as u64);
-        let failed: Vec<u64> = self.pending.range(sectors).map(|(sector, _)| *sector).collect();
+        let (end, failed) = self.pending_in(offset, bytes);
         for sector in failed {
             let versions = self.pending.remove(&sector).expect("it was found");
             let version = versions.last().expect("a pending sector has one");

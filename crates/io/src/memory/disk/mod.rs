@@ -279,7 +279,8 @@ impl Disk {
 
     /// Ends a user, as a killed process ends: each operation in flight is carried out or not.
     pub(super) fn leave(&self, user: u64) {
-        let mut state = self.state.borrow_mut();
+        // In a panic of the disk itself the state stays borrowed. A second panic would hide it.
+        let Ok(mut state) = self.state.try_borrow_mut() else { return };
         while let Some(at) = state.next_due(user, u64::MAX) {
             let Flight { mut operation, fault, .. } = state.flights.remove(at); // I3
             if state.dice.chance(500) {

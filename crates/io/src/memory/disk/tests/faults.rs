@@ -54,6 +54,18 @@ fn any_operation_can_fail_and_gives_its_memory_back() {
     }
 }
 
+/// The fault: the disk panicked if nothing of the write had been done.
+#[test]
+fn a_durable_write_behind_the_end_can_fail_before_its_first_sector() {
+    for seed in 0..20 {
+        let mut program = Program::new(seed);
+        let file = program.create("a");
+        program.plan(FileWorkKind::Write, 1, false, Fault::Error(FileError::IO));
+        assert_eq!(program.write(&file, 8 * 512, &sectors(1, 1), true), Err(FileError::IO));
+        assert_eq!(program.disk.counts().failed_syncs, 1);
+    }
+}
+
 #[test]
 fn a_sync_that_fails_marks_its_sectors_clean() {
     let (mut lost, mut kept) = (0, 0);

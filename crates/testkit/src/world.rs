@@ -353,8 +353,8 @@ impl<A: Around, E: FileEngine> World<A, E> {
     }
 
     /// Lets each shard that does not sleep, or that something wakes, tick until it sleeps, but at
-    /// most `TICKS_IN_A_ROW_MAX` times. Returns whether there was one (I2). So most shards are asleep
-    /// when another one does what they wait for.
+    /// most `TICKS_IN_A_ROW_MAX` times. Returns whether there was one (I2). So most shards are
+    /// asleep when another one does what they wait for.
     pub fn round(&mut self) -> bool {
         let mut any = false;
         for (shard, poll) in self.shards.iter_mut().zip(&mut self.polls) {

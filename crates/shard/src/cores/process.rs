@@ -158,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// The names and values of `stats settings`. Commands have changed some of them since the start.
+    /// The names and values of `stats settings`. Commands have changed some since the start.
     pub(crate) fn settings(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
         let yes_no = |is_so: bool| Cow::Borrowed(if is_so { "yes" } else { "no" });
         self.options.settings.iter().map(move |(name, value)| {

@@ -41,6 +41,7 @@ impl Cache {
             evictions: segments.evictions,
             evicted_unfetched: segments.evicted_unfetched,
             evicted_active: segments.evicted_active,
+            evicted_age_s: segments.evicted_age_s,
             expired_unfetched: segments.expired_unfetched,
             reclaimed: segments.reclaimed,
             compacted: segments.compacted,

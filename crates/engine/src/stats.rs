@@ -34,6 +34,8 @@ pub struct EngineStats {
     pub evicted_unfetched: u64,
     /// Items evicted although they were read not long before.
     pub evicted_active: u64,
+    /// Seconds from the last access of each evicted item to its eviction, in all.
+    pub evicted_age_s: u64,
     /// Items found expired or flushed that were never read.
     pub expired_unfetched: u64,
     /// Items found expired or flushed, whose space was reclaimed or will be.

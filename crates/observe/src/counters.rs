@@ -50,6 +50,11 @@ macro_rules! counters {
             pub tick_times: Histogram,
             /// The requests of each tick that executed any, in a batch or several.
             pub tick_requests: Histogram,
+            /// The lengths of stored values in bytes, of a sample.
+            pub stored_bytes: Histogram,
+            /// The seconds that stored items live, of the same sample, without those that never
+            /// expire.
+            pub stored_ttl_s: Histogram,
         }
 
         impl Counters {
@@ -59,6 +64,8 @@ macro_rules! counters {
                 self.by_class.copy_counts_from(&from.by_class);
                 self.tick_times.copy_counts_from(&from.tick_times);
                 self.tick_requests.copy_counts_from(&from.tick_requests);
+                self.stored_bytes.copy_counts_from(&from.stored_bytes);
+                self.stored_ttl_s.copy_counts_from(&from.stored_ttl_s);
             }
         }
     };

@@ -32,6 +32,8 @@ pub struct EngineCounters {
     pub evicted_unfetched: Counter,
     /// Items evicted although they were read recently.
     pub evicted_active: Counter,
+    /// Seconds from the last access of each evicted item to its eviction, in all.
+    pub evicted_age_s: Counter,
     /// Items that expired without being read.
     pub expired_unfetched: Counter,
     /// Items whose space came back because they had expired.
@@ -48,6 +50,7 @@ impl EngineCounters {
         self.evictions.set(stats.evictions);
         self.evicted_unfetched.set(stats.evicted_unfetched);
         self.evicted_active.set(stats.evicted_active);
+        self.evicted_age_s.set(stats.evicted_age_s);
         self.expired_unfetched.set(stats.expired_unfetched);
         self.reclaimed.set(stats.reclaimed);
     }
@@ -57,6 +60,7 @@ impl EngineCounters {
         self.evictions.set(from.evictions.value());
         self.evicted_unfetched.set(from.evicted_unfetched.value());
         self.evicted_active.set(from.evicted_active.value());
+        self.evicted_age_s.set(from.evicted_age_s.value());
         self.expired_unfetched.set(from.expired_unfetched.value());
         self.reclaimed.set(from.reclaimed.value());
     }

@@ -146,6 +146,24 @@ impl Metrics {
         );
     }
 
+    /// Takes the histograms of what was stored.
+    pub fn take_stored(&mut self, totals: &Totals) {
+        self.histogram(
+            "kachel_stored_bytes",
+            "The lengths of stored values, of a sample of the stores.",
+            &totals.histogram(|counters| &counters.stored_bytes),
+            (4..=24).step_by(2).map(|power| (power, ((1_u32 << power) - 1).into())),
+            1.0,
+        );
+        self.histogram(
+            "kachel_stored_ttl_seconds",
+            "The TTLs of stored items, of the same sample, without those that never expire.",
+            &totals.histogram(|counters| &counters.stored_ttl_s),
+            (2..=24).step_by(2).map(|power| (power, ((1_u32 << power) - 1).into())),
+            1.0,
+        );
+    }
+
     /// Writes a histogram. `bounds` are the bounds of its buckets as powers of two, which the
     /// values of a bucket are below, and as they are shown. `unit` is that of the sum.
     fn histogram(

@@ -38,6 +38,7 @@ fn text(totals: &Totals) -> String {
     general(totals, &FACTS, &[], &mut |row| metrics.take(row));
     own(totals, &FACTS, &[], &mut |row| metrics.take(row));
     metrics.take_histograms(totals);
+    metrics.take_stored(totals);
     let settings = [
         ("maxconns", "1024"),
         ("lru_crawler", "yes"),

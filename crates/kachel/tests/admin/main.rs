@@ -120,6 +120,9 @@ fn the_metrics_have_the_numbers_of_stats() {
     }
     assert_eq!(of("memcached_commands_total{command=\"get\",status=\"hit\"}"), "50");
     assert_eq!(of("kachel_tick_requests_count"), "250", "a tick for each request");
+    assert_eq!(of("kachel_stored_bytes_count"), "100", "each store is in the sample");
+    assert_eq!(of("kachel_stored_bytes_sum"), "500");
+    assert_eq!(of("kachel_stored_ttl_seconds_count"), "0", "they never expire");
     assert_eq!(of("memcached_lru_crawler_enabled"), "1");
     assert_eq!(client.ask("lru_crawler disable\r\n", "\r\n"), "OK\r\n");
     let metrics = http_get(server.admin_port(), "/metrics");

@@ -100,6 +100,12 @@ const COUNTERS: &[Stat] = &[
         Sum(|c| &c.connections_moved),
         "Connections moved to another core.",
     ),
+    counter(
+        "kachel_evicted_age_s",
+        Engines(|c| &c.evicted_age_s),
+        "Seconds that evicted items were not used, in all; over evictions: their mean.",
+    )
+    .seconds(),
     counter("kachel_udp_datagrams", Sum(|c| &c.udp_datagrams), "Datagrams received."),
     counter("kachel_udp_ignored", Sum(|c| &c.udp_ignored), "Datagrams that are never answered."),
     counter(

@@ -34,6 +34,8 @@ pub struct SegmentStats {
     pub evicted_unfetched: u64,
     /// Items evicted although active.
     pub evicted_active: u64,
+    /// Seconds from the last access of each evicted item to its eviction, in all.
+    pub evicted_age_s: u64,
     /// Items found expired or flushed that were never read.
     pub expired_unfetched: u64,
     /// Items found expired or flushed.
@@ -66,6 +68,7 @@ impl Segments {
             evictions: counts.evictions,
             evicted_unfetched: counts.evicted_unfetched,
             evicted_active: counts.evicted_active,
+            evicted_age_s: counts.evicted_age_s,
             expired_unfetched: counts.expired_unfetched,
             reclaimed: counts.reclaimed,
             refused: counts.refused,

@@ -180,6 +180,7 @@ impl Shared {
         general(totals, &facts, &self.options.other_rows(false), &mut |row| metrics.take(row));
         own(totals, &facts, &self.options.other_rows(true), &mut |row| metrics.take(row));
         metrics.take_histograms(totals);
+        metrics.take_stored(totals);
         metrics.text(self.settings())
     }
 

@@ -10,7 +10,7 @@
 
 use std::cell::RefMut;
 
-use kachel_engine::{Engine, Operation, Verb, Verdict};
+use kachel_engine::{Engine, Operation, StoreTerms, Verb, Verdict};
 use kachel_observe::{
     CLASSED_PER_TICK_MAX, Found, ItemBefore, PrefixCounts, Prefixes, look_before, tells_no_lengths,
 };
@@ -107,6 +107,9 @@ impl Context {
         let class_before = if tells_no_lengths(&operation.verb) { before.class } else { 0 };
         let by_class = &self.counters.by_class;
         by_class.note(operation, verdict, value_bytes, class_before, &self.sizes);
+        if let (Verb::Store(terms), Verdict::Stored { .. }) = (&operation.verb, verdict) {
+            self.note_stored(terms);
+        }
         let is_hit = matches!(verdict, Verdict::Hit(_));
         let what = match operation.verb {
             Verb::Get(_) => PrefixCounts { gets: 1, hits: u64::from(is_hit), ..NONE },
@@ -116,6 +119,16 @@ impl Context {
         };
         debug_assert!(is_hit <= (what.gets == 1), "only a read has a hit");
         self.count_prefix(operation.key.bytes(), what);
+    }
+
+    /// Notes the length and the life of a stored item. An item that is dead at once has no life.
+    fn note_stored(&self, terms: &StoreTerms) {
+        self.counters.stored_bytes.note(terms.value_bytes as u64);
+        let now = self.now();
+        let expiry = now.expiry(terms.ttl);
+        if expiry > now.second {
+            self.counters.stored_ttl_s.note(u64::from(expiry - now.second));
+        }
     }
 
     /// Counts a storage request whose value was refused before the engine saw it. As in memcached,

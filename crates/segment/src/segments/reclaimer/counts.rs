@@ -17,17 +17,19 @@ pub(crate) struct Counts {
     pub(crate) evictions: u64,
     pub(crate) evicted_unfetched: u64,
     pub(crate) evicted_active: u64,
+    pub(crate) evicted_age_s: u64,
     pub(crate) expired_unfetched: u64,
     pub(crate) reclaimed: u64,
     pub(crate) refused: u64,
 }
 
 impl Counts {
-    /// Counts an item that is evicted.
-    pub(crate) fn note_evicted(&mut self, access: Access) {
+    /// Counts an item that is evicted in second `now`.
+    pub(crate) fn note_evicted(&mut self, access: Access, now: u32) {
         self.evictions += 1;
         self.evicted_unfetched += u64::from(!access.fetched());
         self.evicted_active += u64::from(access.active());
+        self.evicted_age_s += u64::from(now.saturating_sub(access.last_access()));
         debug_assert!(self.evicted_unfetched <= self.evictions, "N1");
     }
 

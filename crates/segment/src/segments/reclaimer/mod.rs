@@ -193,7 +193,7 @@ impl Reclaimer {
 
     /// Counts an item as evicted in second `now`.
     pub(crate) fn note_evicted(&mut self, item: &Item<'_>, now: u32) {
-        self.counts.note_evicted(item.access());
+        self.counts.note_evicted(item.access(), now);
         self.class_counts.note_evicted(item, now);
         if item.pool().lists_evictions() {
             self.evicted.add(item);

@@ -298,6 +298,8 @@ fn own_name(name: &str, kind: Kind, unit: Unit) -> String {
         Unit::Micros => ("_us", "_seconds"),
     };
     let name = name.strip_suffix(row_suffix).unwrap_or(name);
+    // Only a part of a histogram may end like this.
+    let name = name.strip_suffix("_count").unwrap_or(name);
     let total = if kind == Kind::Counter { "_total" } else { "" };
     format!("kachel_{name}{suffix}{total}")
 }

@@ -138,6 +138,7 @@ fn units_stand_in_the_names_and_labels_are_escaped() {
         if name.starts_with("kachel_") && kind == "counter" {
             assert!(name.ends_with("_total"), "{name} is a counter");
         }
+        assert!(kind == "histogram" || !name.ends_with("_count"), "{name} is no histogram");
         assert!(!name.ends_with("_us") && !name.ends_with("_us_total"), "{name} is in seconds");
     }
 }

@@ -93,8 +93,17 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Adds as many bytes as there is room for, and returns their number.
+    /// Adds all bytes, if there is room for them. Returns whether there was.
     #[inline]
+    fn put_all(&mut self, bytes: &[u8]) -> bool {
+        let room = self.bytes[self.used as usize..].get_mut(..bytes.len());
+        let Some(room) = room else { return false };
+        room.copy_from_slice(bytes);
+        self.used += u32::try_from(bytes.len()).expect("at most CHUNK_BYTES");
+        true
+    }
+
+    /// Adds as many bytes as there is room for, and returns their number.
     fn put(&mut self, bytes: &[u8]) -> usize {
         let room = &mut self.bytes[self.used as usize..];
         let count = bytes.len().min(room.len());
@@ -333,10 +342,18 @@ impl<S> Slots<S> {
 
     /// Adds text to a slot. Cost: a copy, and the allocation of a chunk of 512 bytes if no chunk is
     /// free.
-    pub(crate) fn write(&mut self, slot: SlotIndex, mut bytes: &[u8]) {
+    pub(crate) fn write(&mut self, slot: SlotIndex, bytes: &[u8]) {
+        let last = self.slots[slot.0 as usize].last_chunk; // No chunk has the index `NONE`.
+        if !self.chunks.get_mut(last as usize).is_some_and(|chunk| chunk.put_all(bytes)) {
+            self.write_on(slot, bytes);
+        }
+    }
+
+    /// Adds text that goes on in another chunk.
+    #[inline(never)]
+    fn write_on(&mut self, slot: SlotIndex, mut bytes: &[u8]) {
         let mut last = self.slots[slot.0 as usize].last_chunk;
         while !bytes.is_empty() {
-            // No chunk has the index `NONE`.
             let written = self.chunks.get_mut(last as usize).map_or(0, |chunk| chunk.put(bytes));
             bytes = &bytes[written..];
             if !bytes.is_empty() {

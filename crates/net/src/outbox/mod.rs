@@ -209,18 +209,18 @@ impl Outbox {
         if self.slots.count == 0 {
             self.put(bytes, pool);
         } else {
-            self.text_behind(&[bytes], connection, slots);
+            let last = self.last_for_text(connection, slots);
+            self.text_into(last, bytes, slots);
         }
     }
 
-    /// Adds text behind the slots.
+    /// The slot behind all replies to which text is added.
     #[inline(never)]
-    fn text_behind<S>(&mut self, pieces: &[&[u8]], connection: ClientIndex, slots: &mut Slots<S>) {
-        let last = match self.slots.tail() {
+    fn last_for_text<S>(&mut self, connection: ClientIndex, slots: &mut Slots<S>) -> SlotIndex {
+        match self.slots.tail() {
             Some(tail) if slots.takes_text(tail) => tail,
             _ => slots.push(&mut self.slots, connection, (0, AnswerRoom::default())),
-        };
-        pieces.iter().for_each(|piece| self.text_into(last, piece, slots));
+        }
     }
 
     /// Adds several pieces, as [`Self::text`] does. Cost: one check for room, and one copy per
@@ -233,12 +233,12 @@ impl Outbox {
         pool: &mut BlockPool,
         slots: &mut Slots<S>,
     ) {
-        if self.slots.count > 0 {
-            self.text_behind(&pieces, connection, slots);
-        } else if self.open.get_or_insert_with(|| pool.take()).put_all(pieces) {
+        if self.slots.count == 0 && self.open.get_or_insert_with(|| pool.take()).put_all(pieces) {
             self.owed_bytes += pieces.iter().map(|piece| piece.len()).sum::<usize>();
-        } else {
-            pieces.into_iter().for_each(|piece| self.put(piece, pool));
+            return;
+        }
+        for piece in pieces {
+            self.text(piece, connection, pool, slots);
         }
     }
 

@@ -211,15 +211,16 @@ impl<E: Engine> Parked<E> {
         }
     }
 
-    /// Fills in a request, for whose answer the client keeps `room`. With the key comes its place
-    /// in the text, or `None` if it is elsewhere ([`place_in`]). The record has a buffer for its
-    /// text if the text, with a key that is elsewhere, is longer than [`TEXT_BYTES_OWN`]
+    /// Fills in a request, for whose answer the client keeps `room`. `place` is that of the key in
+    /// the text, or `None` if it is elsewhere ([`place_in`]). The record has a buffer for its text
+    /// if the text, with a key that is elsewhere, is longer than [`TEXT_BYTES_OWN`]
     /// ([`Self::use_buffer`]).
     pub(crate) fn fill(
         &mut self,
         ask: Ask,
         text: &[u8],
-        key: Option<(Key<'_>, Option<usize>)>,
+        key: Option<Key<'_>>,
+        place: Option<usize>,
         reads_value: bool,
         room: AnswerRoom,
     ) {
@@ -231,7 +232,7 @@ impl<E: Engine> Parked<E> {
         self.answer.begin(room);
         self.text.clear();
         self.text.extend(text);
-        self.key = key.map(|(key, place)| {
+        self.key = key.map(|key| {
             let bytes = key.bytes();
             let start = place.unwrap_or_else(|| {
                 self.text.extend(bytes);
@@ -363,8 +364,8 @@ pub(crate) mod tests {
     /// A record with this text and this key.
     pub(crate) fn parked(text: &[u8], key: Option<Key<'_>>) -> Parked<Cache> {
         let mut record = Parked::new();
-        let key = key.map(|key| (key, place_in(text, key.bytes())));
-        record.fill(Ask::Line, text, key, true, AnswerRoom::default());
+        let place = key.and_then(|key| place_in(text, key.bytes()));
+        record.fill(Ask::Line, text, key, place, true, AnswerRoom::default());
         record
     }
 
@@ -387,7 +388,7 @@ pub(crate) mod tests {
         let (text, key) = ([b'x'; TEXT_BYTES_OWN], hasher.key(b"decoded"));
         let mut record = Parked::<Cache>::new();
         record.use_buffer(Vec::with_capacity(320));
-        record.fill(Ask::Line, &text, Some((key, None)), false, AnswerRoom::default());
+        record.fill(Ask::Line, &text, Some(key), None, false, AnswerRoom::default());
         assert_eq!((record.key(), record.text().len()), (Some(key), TEXT_BYTES_OWN + 7));
         assert_eq!(record.take_buffer().expect("its buffer").capacity(), 320);
         assert!(record.text().is_empty() && record.take_buffer().is_none());

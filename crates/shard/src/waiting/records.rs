@@ -9,9 +9,9 @@
 //! - R1  The records of a core that are in use, with their texts, take at most the core's part of
 //!   `1 / WAITING_PART` of `-m`, or `WAITING_BYTES_MIN`, and all of them are charged (`buffers`,
 //!   B1). A request that would exceed either waits in its connection, except that a core without a
-//!   record in use always gets one. Once half of the records are back that were in use when a
-//!   connection began to wait, the connections that have waited longest are served again. A request
-//!   of another connection may take a record before them.
+//!   record in use always gets one. When a request finds none, half as many as are in use then must
+//!   come back before the connections that have waited longest are served again. Requests that find
+//!   none meanwhile do not delay that.
 //! - R2  A core keeps its records. So it allocates only when it has more requests parked than
 //!   before. It frees those that it has not used for `KEPT_SECONDS`.
 //! - R3  The answer of each record is delivered, in every state of its connection.
@@ -19,6 +19,11 @@
 //!   its reply slot. So the read can be forgotten when the client has left (`waiters`, W3). The
 //!   slot is held until the engine has forgotten the read, so no later request has this slot and is
 //!   taken for the read.
+//! - R5  A request of another connection may take a record before those that wait, but it leaves
+//!   room for the request that has waited longest, and for all that are served again in this tick.
+//!   A connection that is served again and finds no record keeps its place. So the request that has
+//!   waited longest fits at the latest when all records have come back that were in use when it
+//!   became the first, however large it is and however many small requests come meanwhile.
 
 use std::collections::VecDeque;
 
@@ -28,7 +33,7 @@ use kachel_stdx::{Chain, Work};
 
 use crate::clients::{Answered, Clients};
 use crate::context::{Context, NO_ENGINE};
-use crate::cores::buffers::buffer_bytes;
+use crate::cores::buffers::{TEXT_BYTES_MAX, buffer_bytes};
 use crate::cores::spares::Spares;
 use crate::request::form::Ended;
 use crate::waiting::engines::Engines;
@@ -58,7 +63,17 @@ const KEPT_READS_MAX: usize = 4096;
 /// There is no record for a request now. Nothing was done, and its connection must wait.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub(crate) struct NoRecord;
+pub(crate) struct NoRecord {
+    /// The memory that the request needs while it is parked.
+    bytes: usize,
+}
+
+/// A connection that waits for a record, and the memory that its next request needs.
+#[derive(Clone, Copy, Debug)]
+struct WaitingClient {
+    client: ClientIndex,
+    bytes: usize,
+}
 
 /// A request that is about to be parked.
 #[derive(Clone, Copy)]
@@ -102,10 +117,12 @@ pub(crate) struct Records<E: Engine> {
     /// The number of records that are in use, and the bytes of the buffers of their texts.
     away: usize,
     text_bytes: usize,
-    /// Connections that wait for a record, the one that has waited longest first (R1).
-    waiting: VecDeque<ClientIndex>,
-    /// They are resumed when no more records than these are in use.
-    resumes_at: usize,
+    /// Connections that wait for a record, the one that has waited longest first (R5).
+    waiting: VecDeque<WaitingClient>,
+    /// How many of the first of these were resumed, and may not have been served yet.
+    resumed: usize,
+    /// The number of records that come back before the first ones are resumed (R1).
+    returns_left: usize,
     /// Pieces of what this core has, for listings of other cores. The oldest comes first.
     asked: Chain<Parked<E>>,
     /// By reply slot (R4).
@@ -127,37 +144,66 @@ impl<E: Engine> Records<E> {
             away: 0,
             text_bytes: 0,
             waiting: VecDeque::new(),
-            resumes_at: 0,
+            resumed: 0,
+            returns_left: 0,
             asked: Chain::new(),
             reads: Vec::new(),
             trimmed: 0,
         }
     }
 
-    /// Adds a connection to those that wait for a record.
-    pub(crate) fn wait(&mut self, connection: ClientIndex, _none: NoRecord) {
+    /// Adds a connection to those that wait for a record. One that was resumed keeps its place.
+    pub(crate) fn wait(&mut self, client: ClientIndex, NoRecord { bytes }: NoRecord) {
         debug_assert!(self.away > 0, "R1: a record comes back");
-        self.waiting.push_back(connection);
-        self.resumes_at = self.away / 2;
+        let waiting = WaitingClient { client, bytes };
+        match self.place_of_resumed(client) {
+            Some(place) => self.waiting[place] = waiting, // R5
+            None => self.waiting.push_back(waiting),
+        }
+        if self.returns_left == 0 {
+            self.returns_left = self.away.div_ceil(2);
+        }
     }
 
-    /// Whether the records in use may take `bytes` more (R1). Cost: a load and a division.
-    fn may_take(&self, context: &Context, bytes: usize) -> bool {
+    fn place_of_resumed(&self, client: ClientIndex) -> Option<usize> {
+        self.waiting.range(..self.resumed).position(|resumed| resumed.client == client)
+    }
+
+    /// Whether the records in use may take `bytes` more for a request of this client (R1, R5).
+    #[inline]
+    fn may_take(&self, context: &Context, client: ClientIndex, bytes: usize) -> bool {
+        let bytes = self.away * Self::RECORD_BYTES + self.text_bytes + bytes;
+        bytes <= WAITING_BYTES_MIN && self.waiting.is_empty()
+            || self.may_take_more(context, client, bytes)
+    }
+
+    /// Whether the records in use may take `bytes` in all. Cost: a load and a division, and a step
+    /// for each connection that was resumed.
+    #[inline(never)]
+    fn may_take_more(&self, context: &Context, client: ClientIndex, bytes: usize) -> bool {
+        const { assert!(Self::RECORD_BYTES + TEXT_BYTES_MAX <= WAITING_BYTES_MIN, "R5: any fits") };
         let part = context.shared.budget.limit_bytes() / WAITING_PART / u64::from(context.cores());
         let bytes_max = usize::try_from(part).unwrap_or(usize::MAX).max(WAITING_BYTES_MIN);
-        self.away == 0 || self.away * Self::RECORD_BYTES + self.text_bytes + bytes <= bytes_max
+        let others = self.resumed.max(1).min(self.waiting.len());
+        let before = self.waiting.range(..self.place_of_resumed(client).unwrap_or(others));
+        let left_free: usize = before.map(|waiting| waiting.bytes).sum();
+        self.away == 0 || bytes + left_free <= bytes_max
     }
 
     /// A record that is not in use. Cost: an allocation, if there is none (R2).
-    fn take(&mut self, context: &Context) -> Result<Work<Parked<E>>, NoRecord> {
-        match self.spare.take() {
-            Some(spare) => Ok(spare),
-            None if self.away == 0 => Ok(Self::make_ahead(context)),
-            None if context.shared.waiting.charge(Self::RECORD_BYTES) => {
-                Ok(Work::new(Parked::new()))
-            }
-            None => Err(NoRecord),
+    #[inline]
+    fn take(&mut self, context: &Context) -> Option<Work<Parked<E>>> {
+        self.spare.take().or_else(|| self.make(context))
+    }
+
+    /// Makes a record, if there is memory for it.
+    #[cold]
+    fn make(&self, context: &Context) -> Option<Work<Parked<E>>> {
+        if self.away == 0 {
+            return Some(Self::make_ahead(context));
         }
+        let is_charged = context.shared.waiting.charge(Self::RECORD_BYTES);
+        is_charged.then(|| Work::new(Parked::new()))
     }
 
     /// Makes a record, whether there is memory for it or not.
@@ -193,41 +239,55 @@ impl<E: Engine> Records<E> {
         outgoing: Outgoing<'_>,
     ) -> Result<Work<Parked<E>>, NoRecord> {
         let Outgoing { ask, text, key, reads_value, is_read, room } = outgoing;
-        let key = key.map(|key| (key, place_in(text, key.bytes())));
-        let bytes = match key {
-            Some((outside, None)) => text.len() + outside.bytes().len(),
+        let place = key.and_then(|key| place_in(text, key.bytes()));
+        let bytes = match (&key, place) {
+            (Some(outside), None) => text.len() + outside.bytes().len(),
             _ => text.len(),
         };
         let text_bytes = if bytes > TEXT_BYTES_OWN { buffer_bytes(bytes) } else { 0 };
-        if !self.may_take(context, Self::RECORD_BYTES + text_bytes) {
-            return Err(NoRecord);
+        let none = NoRecord { bytes: Self::RECORD_BYTES + text_bytes };
+        if !self.may_take(context, connection, none.bytes) {
+            return Err(none);
         }
-        let mut work = self.take(context)?;
+        let mut work = self.take(context).ok_or(none)?;
         if text_bytes > 0 {
             let Some(buffer) = context.text_buffer(bytes, self.away == 0) else {
                 self.spare.give(work);
-                return Err(NoRecord);
+                return Err(none);
             };
             self.text_bytes += buffer.capacity();
             work.use_buffer(buffer);
         }
         self.away += 1;
-        work.fill(ask, text, key, reads_value, room);
+        if !self.waiting.is_empty() {
+            self.waits_no_more(connection);
+        }
+        work.fill(ask, text, key, place, reads_value, room);
         work.origin = context.core;
         work.executor = executor;
         work.slot = clients.keep_slot(connection, room);
         if context.log.is_on() {
             work.answer.descriptor = context.log.descriptor(connection);
         }
-        let read = match (work.key_hash(), executor) {
-            (Some(key_hash), Executor::Engine(engine)) if is_read => {
-                ParkedRead { key_hash, engine }
+        let read = match (&key, executor) {
+            (Some(key), Executor::Engine(engine)) if is_read => {
+                ParkedRead { key_hash: key.secret_hash(), engine }
             }
             _ => ParkedRead::NONE,
         };
         self.note_read(work.slot, read);
         context.counters.parked.add(1);
         Ok(work)
+    }
+
+    /// Notes that a connection which was resumed has a record. Its next request waits behind those
+    /// of the others (R5).
+    #[cold]
+    fn waits_no_more(&mut self, client: ClientIndex) {
+        if let Some(place) = self.place_of_resumed(client) {
+            self.waiting.remove(place);
+            self.resumed -= 1;
+        }
     }
 
     fn note_read(&mut self, SlotIndex(slot): SlotIndex, read: ParkedRead) {
@@ -324,16 +384,36 @@ impl<E: Engine> Records<E> {
         self.asked.pop()
     }
 
-    /// Whether connections wait for records, and half of these are back.
+    /// Whether connections wait for records, and enough of these are back (R1).
     pub(crate) fn may_resume(&self) -> bool {
-        !self.waiting.is_empty() && self.away <= self.resumes_at
+        !self.waiting.is_empty() && (self.returns_left == 0 || self.away == 0)
     }
 
-    /// Lists connections as resumable that wait for a record (R1).
+    /// Lists connections as resumable that wait for a record (R1). Cost: a load, if none waits.
+    #[inline]
     pub(crate) fn resume(&mut self, clients: &mut Clients<E::Pinned>) {
+        if !self.waiting.is_empty() {
+            self.resume_some(clients);
+        }
+    }
+
+    #[cold]
+    fn resume_some(&mut self, clients: &mut Clients<E::Pinned>) {
+        // Those that were resumed and wait for neither a record nor their turn need no record.
+        let mut place = 0;
+        while place < self.resumed {
+            let open = clients.connections.get(self.waiting[place].client);
+            if open.is_some_and(|open| open.awaits_record() || open.awaits_turn()) {
+                place += 1;
+            } else {
+                self.waiting.remove(place);
+                self.resumed -= 1;
+            }
+        }
         if self.may_resume() {
-            let resumed = self.waiting.len().min(RESUMED_MAX);
-            self.waiting.drain(..resumed).for_each(|connection| clients.has_record(connection));
+            self.resumed = self.waiting.len().min(RESUMED_MAX);
+            let first = self.waiting.range(..self.resumed);
+            first.for_each(|waiting| clients.has_record(waiting.client));
         }
     }
 
@@ -370,9 +450,11 @@ impl<E: Engine> Records<E> {
         L: for<'t> FnMut((Executor, Option<ClientIndex>), &'t [u8], Ended) -> &'t [u8],
     {
         let mut answers = mailboxes.take_answers(context.core);
-        if !answers.is_empty() {
-            self.spare.look(); // All records come back here.
+        if answers.is_empty() {
+            return;
         }
+        self.spare.look(); // All records come back here.
+        let away = self.away;
         while let Some(mut work) = answers.pop() {
             if work.origin != context.core {
                 debug_assert!(work.executor == Executor::Core(context.core), "mailboxes, M3");
@@ -409,5 +491,6 @@ impl<E: Engine> Records<E> {
             clients.answered(work.slot, answered);
             self.put_back(context, work);
         }
+        self.returns_left = self.returns_left.saturating_sub(away - self.away);
     }
 }

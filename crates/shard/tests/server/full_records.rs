@@ -9,7 +9,11 @@ const FILLERS: usize = 8;
 
 /// Two shards whose cores keep to their own, so that half of all requests are parked.
 fn parking() -> World {
-    let memory_bytes = 4 << 20; // An eighth of it is for requests that wait.
+    parking_in(4 << 20)
+}
+
+/// As [`parking`], with this memory. An eighth of it is for requests that wait.
+fn parking_in(memory_bytes: u64) -> World {
     World::new(WorldOptions { shards: 2, crew: false, memory_bytes, ..WorldOptions::default() })
 }
 
@@ -102,6 +106,40 @@ fn connections_that_wait_for_a_record_are_left_alone_until_there_is_one() {
         let reply = client.read();
         assert!(reply.starts_with(b"STORED\r\nVALUE "), "{}", reply.escape_ascii());
     }
+}
+
+/// The fault: connections that waited for a record were not served again while others kept all
+/// records in use. And a large request found no room if small ones were served before it.
+#[test]
+fn a_large_request_waits_a_bounded_time_behind_small_ones_that_come_in_every_tick() {
+    const ROUNDS: usize = 20;
+    const FILLERS_A_ROUND: usize = 2;
+    let mut world = parking_in(2 << 20);
+    let clients = clients_of_one_shard(&mut world, 1 + FILLERS + ROUNDS * FILLERS_A_ROUND);
+    let (client, fillers) = clients.split_first().expect("a client");
+    let (first, later) = fillers.split_at(FILLERS);
+    let [key, filled] = keys_of_the_other(&mut world, client);
+    let set = format!("set {key} 0 0 16000\r\n{}", "v".repeat(16_000));
+    assert_eq!(world.ask(client, set.as_bytes()), b"", "its end is to come");
+    use_records(&mut world, first, &filled);
+    client.write(b"\r\n");
+    world.turn_of(0);
+    let parked = world.parked();
+    let mut answered = None;
+    for (round, fillers) in later.chunks(FILLERS_A_ROUND).enumerate() {
+        for filler in fillers {
+            filler.write(format!("touch {filled} 0 noreply\r\n").repeat(256).as_bytes());
+        }
+        world.turn_of(1);
+        world.turn_of(0);
+        if client.read() == b"STORED\r\n" {
+            answered = Some(round);
+        }
+    }
+    assert!(world.parked() - parked > 1_000, "small requests are parked in each round");
+    assert!(answered.is_some_and(|round| round < 4), "in round {answered:?}");
+    world.settle();
+    assert!(world.holdings().all(|held| held.reply_slots == 0), "all have had their turn");
 }
 
 #[test]

@@ -233,7 +233,9 @@ impl Counters {
         match verb {
             // As in memcached, an `mg` with `T` that finds nothing is a miss of a read. A `gat` is
             // one of a touch.
-            Verb::Get(_) if is_meta && *verdict == Verdict::Miss => self.note_get(false, verdict),
+            Verb::Get(_) if is_meta && matches!(verdict, Verdict::Miss) => {
+                self.note_get(false, verdict);
+            }
             Verb::Get(terms) => self.note_get(terms.life.touches(), verdict),
             Verb::Store(terms) => self.note_store(terms, verdict),
             Verb::Delete(terms) => match verdict {
@@ -277,7 +279,7 @@ impl Counters {
         if let Verdict::NoMemory { .. } = verdict {
             return self.store_no_memory.add(1);
         }
-        if *verdict == Verdict::DiskFailed {
+        if matches!(verdict, Verdict::DiskFailed) {
             return; // As any store that is refused for a reason of the server's.
         }
         self.cmd_set.add(1);

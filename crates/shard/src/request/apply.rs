@@ -231,7 +231,7 @@ impl<E: Engine> Applier<'_, E> {
 /// follow, because the protocol has no place for the error.
 #[inline]
 fn tellable(durability: Durability, verdict: &Verdict, is_last: bool) -> Durability {
-    let is_tellable = is_last || *verdict != Verdict::DiskFailed;
+    let is_tellable = is_last || !matches!(verdict, Verdict::DiskFailed);
     if is_tellable { durability } else { Durability::At(Sequence::NEVER) }
 }
 

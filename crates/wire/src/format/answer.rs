@@ -47,7 +47,7 @@ pub fn answer_key<P>(
 ) -> Option<P> {
     let Verdict::Hit(facts) = verdict else {
         if reply.is_last {
-            let has_failed = *verdict == Verdict::DiskFailed;
+            let has_failed = matches!(verdict, Verdict::DiskFailed);
             let end = if has_failed { Reply::DiskError } else { Reply::End };
             sink.put(end.bytes());
         }

@@ -55,15 +55,10 @@ impl Accepting {
     /// Must be called within the runtime. Errors: out of the user's watches, or no memory.
     pub(crate) fn new(listener: AdminListener) -> io::Result<Self> {
         match listener {
-            AdminListener::Tcp(listener) => {
-                listener.set_nonblocking(true)?;
-                Ok(Self::Tcp(tokio::net::TcpListener::from_std(listener)?))
-            }
+            AdminListener::Tcp(listener) => Ok(Self::Tcp(of_tcp(listener)?)),
             #[cfg(feature = "tls")]
-            AdminListener::Tls(listener, configurations) => {
-                listener.set_nonblocking(true)?;
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                Ok(Self::Tls(listener, configurations))
+            AdminListener::Tls(listener, certificates) => {
+                Ok(Self::Tls(of_tcp(listener)?, certificates))
             }
             AdminListener::Unix(listener) => {
                 listener.set_nonblocking(true)?;
@@ -83,10 +78,10 @@ impl Accepting {
                 serve(accept, service).await
             }
             #[cfg(feature = "tls")]
-            Self::Tls(listener, configurations) => {
+            Self::Tls(listener, certificates) => {
                 let accept = async || {
                     let (stream, address) = listener.accept().await?;
-                    let configuration = configurations();
+                    let configuration = certificates();
                     let opening = async {
                         let none = || io::Error::other("no certificate");
                         let acceptor = TlsAcceptor::from(configuration.ok_or_else(none)?);
@@ -105,6 +100,11 @@ impl Accepting {
             }
         }
     }
+}
+
+fn of_tcp(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
+    listener.set_nonblocking(true)?;
+    tokio::net::TcpListener::from_std(listener)
 }
 
 /// Serves the clients that `accept` returns: a future that has the stream of the client, and the

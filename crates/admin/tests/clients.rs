@@ -7,13 +7,15 @@
 //! - I1  No test judges a time. A client that waits for its connection to be closed waits for the
 //!   time limit of the server.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kachel_admin::{Admin, AdminListener, AdminSource, AdminToken};
-use kachel_testkit::{http_ask, http_connect, http_get, http_get_with, http_status, wait_until};
+use kachel_testkit::{
+    http_ask, http_connect, http_get, http_get_with, http_read_to_end, http_status, wait_until,
+};
 
 /// The most connections at once, as `limits` has it.
 const CONNECTIONS_MAX: usize = 64;
@@ -30,6 +32,8 @@ struct Fake {
     is_busy: AtomicBool,
     reason: Mutex<Option<&'static str>>,
     metrics: Mutex<Vec<u8>>,
+    /// How often the metrics were asked for.
+    asked: AtomicU64,
 }
 
 #[derive(Clone, Default)]
@@ -37,6 +41,7 @@ struct Server(Arc<Fake>);
 
 impl AdminSource for Server {
     fn metrics(&self, to: &mut Vec<u8>) {
+        self.0.asked.fetch_add(1, Ordering::Relaxed);
         to.extend_from_slice(&self.0.metrics.lock().expect("no panic"));
     }
 
@@ -218,12 +223,30 @@ fn slow_clients_are_closed_and_keep_nobody_out() {
     assert_eq!(http_status(&http_get(port, "/ready")), 200, "the newest is served");
     // I1: the server gives up the oldest for the newer ones, and these by its time limit. That of
     // the readers is over before that of the last half request.
-    for mut stream in slow.into_iter().chain(readers) {
-        let mut received = Vec::new();
-        let _may_be_reset = stream.read_to_end(&mut received);
-        assert!(received.len() < ANSWER_BYTES, "it was closed before it read");
+    for stream in slow.into_iter().chain(readers) {
+        assert!(http_read_to_end(stream).len() < ANSWER_BYTES, "it was closed before it read");
     }
     assert_eq!(http_status(&http_get(port, "/ready")), 200);
+}
+
+#[test]
+fn one_that_asks_amid_a_burst_of_silent_clients_is_answered() {
+    let server = Server::default();
+    let (_admin, port) = start(&server, None);
+    let silent = |count| -> Vec<TcpStream> { (0..count).map(|_| http_connect(port)).collect() };
+    // The thread stands still in this answer, so the others wait for it in the kernel's queue.
+    let held = server.0.metrics.lock().expect("no panic");
+    let holder = std::thread::spawn(move || http_get(port, "/metrics"));
+    wait_until("the held answer", || server.0.asked.load(Ordering::Relaxed) > 0);
+    let before = silent(10);
+    let mut asking = http_connect(port);
+    asking.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+    let after = silent(CONNECTIONS_MAX + 10);
+    drop(held);
+    let answer = String::from_utf8(http_read_to_end(asking)).expect("text");
+    assert_eq!(http_status(&answer), 200, "{answer}");
+    assert_eq!(http_status(&holder.join().expect("no panic")), 200);
+    drop((before, after));
 }
 
 #[test]
@@ -234,7 +257,14 @@ fn only_the_token_lets_in_and_another_one_may_take_its_place() {
     let answer = http_get(port, "/metrics");
     assert!(http_status(&answer) == 401 && answer.contains("\r\nwww-authenticate: Bearer\r\n"));
     assert_eq!(http_status(&http_get(port, "/nothing")), 401, "nobody is told what is there");
-    assert_eq!(http_status(&http_get_with(port, "/metrics", TOKEN)), 200);
+    // More at once than wrong tokens could be checked while they wait.
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                assert_eq!(http_status(&http_get_with(port, "/metrics", TOKEN)), 200);
+            });
+        }
+    });
     assert_eq!(http_status(&http_get_with(port, "/metrics", &TOKEN[1..])), 401);
     let other = TOKEN.to_ascii_uppercase();
     admin.set_token(token(&other));

@@ -1,11 +1,13 @@
 //! The admin address over TLS, where it is not loopback.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use kachel_testkit::{TLS_VERSIONS, http_ask, http_connect, http_status, wait_until};
+use kachel_testkit::{
+    TLS_VERSIONS, http_ask, http_connect, http_read_to_end, http_status, wait_until,
+};
 use rustls::StreamOwned;
 use rustls::client::ClientConnection;
 
@@ -37,7 +39,6 @@ fn another_address_has_the_certificate_of_the_server_and_needs_a_token() {
     assert_eq!(ask("/metrics", &format!("Authorization: Bearer {TOKEN}\r\n")), 200);
     let mut plain = http_connect(port);
     plain.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
-    let mut answer = Vec::new();
-    let _may_be_reset = plain.read_to_end(&mut answer);
+    let answer = http_read_to_end(plain);
     assert!(!answer.starts_with(b"HTTP"), "without TLS there is no answer");
 }

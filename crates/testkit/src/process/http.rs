@@ -3,7 +3,7 @@
 //! Upstream:   the tests.
 //! Downstream: a stream that they have opened.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use super::waiting::PATIENCE;
@@ -23,13 +23,23 @@ pub fn http_connect(port: u16) -> TcpStream {
 /// connection.
 ///
 /// # Panics
-/// If the answer is not UTF-8.
+/// If the answer is not UTF-8, or as [`http_read_to_end`].
 pub fn http_ask(mut stream: impl Read + Write, request: impl AsRef<[u8]>) -> String {
     // A server that does not want the rest closes the connection meanwhile.
     let _may_be_closed = stream.write_all(request.as_ref());
-    let mut answer = Vec::new();
-    let _may_be_reset = stream.read_to_end(&mut answer);
-    String::from_utf8(answer).expect("text")
+    String::from_utf8(http_read_to_end(stream)).expect("text")
+}
+
+/// Everything that the server sends until it closes or resets the connection.
+///
+/// # Panics
+/// If the server does neither within [`PATIENCE`], over a connection of [`http_connect`].
+pub fn http_read_to_end(mut stream: impl Read) -> Vec<u8> {
+    let mut received = Vec::new();
+    match stream.read_to_end(&mut received) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("it is not closed"),
+        Err(_) | Ok(_) => received,
+    }
 }
 
 /// The answer to a GET of `path`.

@@ -19,7 +19,7 @@ mod waiting;
 pub use authority::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, Validity};
 pub use backends::is_usable;
 pub use client::{Client, Look, flood, set_request};
-pub use http::{http_ask, http_connect, http_get, http_get_with, http_status};
+pub use http::{http_ask, http_connect, http_get, http_get_with, http_read_to_end, http_status};
 pub use server::{Address, Ended, Launch, Server, announced_port, user, wants_tls};
 #[cfg(feature = "tls")]
 pub use tunnel::tunnel;

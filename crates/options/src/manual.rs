@@ -222,7 +222,8 @@ memcached's defaults. These are the differences:
 | what no restart can help | status 64 or 67 | the statuses of memcached |
 
 If the environment variable `MEMCACHED_PORT_FILENAME` is set, the server writes its ports to that file
-once it listens, one per line, such as `TCP INET: 11211`.
+once it listens, one per line, such as `TCP INET: 11211`. The port of `--admin` is in a line such as
+`ADMIN INET: 9000`.
 
 A server that cannot start, or has failed, ends with one of these statuses. A service manager that starts it
 again after any other status than 64 and 67 repeats nothing in vain:

@@ -11,12 +11,12 @@ use std::fs;
 use std::io::Read as _;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use kachel_testkit::{
-    Client, Launch, Server, http_ask, http_connect, http_get, http_get_with, http_status,
+    Client, Launch, PATIENCE, Server, http_ask, http_connect, http_get, http_get_with, http_status,
     is_usable, skip, user, wait_until,
 };
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -196,17 +196,26 @@ fn a_server_that_drains_serves_and_is_not_ready_until_a_second_signal() {
 }
 
 #[test]
-fn a_drain_ends_by_itself_and_needs_no_admin_address() {
-    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+fn a_drain_ends_by_itself_is_told_to_the_service_manager_and_needs_no_admin_address() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("items");
-    let path = path.to_str().expect("text");
-    let options = ["-e", path, "-A", "--drain", "1"];
-    let launch = Launch::memcached(program, &options);
+    let [items, notify] = ["items", "notify"].map(|name| folder.path().join(name));
+    let manager = UnixDatagram::bind(&notify).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    let told = || {
+        let mut bytes = [0; 4096];
+        let count = manager.recv(&mut bytes).expect("a message");
+        String::from_utf8(bytes[..count].to_vec()).expect("text")
+    };
+    let options = ["-e", items.to_str().expect("text"), "-A", "--drain", "1"];
+    let under = ["env", &format!("NOTIFY_SOCKET={}", notify.display())];
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let launch = Launch { under: &under, ..Launch::memcached(program, &options) };
     let mut server = launch.start();
+    assert!(told().starts_with("READY=1"));
     server.connect().set("key", b"v");
-    // A client may ask twice; the items are saved.
     server.connect().send("shutdown graceful\r\n");
+    assert_eq!(told(), "STOPPING=1\nSTATUS=Draining\nEXTEND_TIMEOUT_USEC=61000000");
+    assert_eq!(told(), "STOPPING=1\nSTATUS=Ending");
     let ended = end_of(&mut server);
     assert!(ended.success(), "{ended}: {}", server.last_words());
     assert_eq!(launch.start().connect().get("key"), Some(b"v".to_vec()), "it was saved");

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariants:
-//! - A1  `/ready` says yes from the moment in which the shards serve clients until the first signal
-//!   that ends the server. Nothing that clients do changes it.
+//! - A1  `/ready` says yes from the moment in which the shards serve clients until the server is
+//!   asked to end. Load does not change it.
 //! - A2  The shards are probed only while they must make ticks: not before they serve clients, and
 //!   not while they end.
 

@@ -297,3 +297,21 @@ fn the_right_token_gets_in_beside_guessers() {
     must_end.store(true, Ordering::Relaxed);
     guessers.into_iter().for_each(|guesser| guesser.join().expect("no panic"));
 }
+
+#[test]
+fn the_right_token_gets_in_after_ten_thousand_guesses_that_wait_for_no_answer() {
+    const GUESSES: usize = 10_000;
+    let (_admin, port) = start(&Server::default(), Some(token(TOKEN)));
+    let wrong = "f".repeat(32);
+    let head =
+        format!("GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {wrong}\r\n\r\n");
+    for number in 0..GUESSES {
+        http_connect(port).write_all(head.as_bytes()).expect("sent");
+        if number % 50 == 0 {
+            // Behind the others, so that the queue of the kernel is not too short for them.
+            assert_eq!(http_status(&http_get(port, "/ready")), 200);
+        }
+    }
+    // Those that have gone do not wait, so the next check is for this one.
+    assert_eq!(http_status(&http_get_with(port, "/", TOKEN)), 200);
+}

@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
+use kachel_wire::request::KEY_BYTES_MAX;
 
 use crate::ask::{Ask, Expect, Verb};
 use crate::value::verify;
@@ -22,6 +23,9 @@ const READS_NO_MORE: &[u8] = b"SERVER_ERROR out of memory reading request";
 const TOO_MANY: &[u8] = b"ERROR Too many open connections";
 /// The reply to a request that stores, if there is no memory for its value.
 const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object";
+
+/// The reply to a request that the disk prevents. Its last line, if it has several.
+const DISK_ERROR: &[u8] = b"SERVER_ERROR disk error";
 
 /// The beginning of every refusal for lack of memory.
 const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory";
@@ -84,6 +88,42 @@ impl Asked {
         self.replies.iter().any(|(_, reply)| reply.starts_with(OUT_OF_MEMORY))
     }
 
+    /// Its keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let (several, line): (&[Vec<u8>], &[u8]) = match &self.ask.expect {
+            Expect::Values(keys) | Expect::Leases(keys) => (keys, b""),
+            Expect::Noop | Expect::Version | Expect::Stats | Expect::Reset | Expect::Dump => {
+                (&[], b"")
+            }
+            Expect::Line(Verb::Flush) => (&[], b""),
+            _ => (&[], &self.ask.text),
+        };
+        let one = line.split(|byte| matches!(byte, b' ' | b'\r')).nth(1);
+        // A key that is too long is refused.
+        let one = one.filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len()));
+        several.iter().map(Vec::as_slice).chain(one)
+    }
+
+    /// The keys for which it was answered with an error of the disk.
+    pub(crate) fn disk_errors(&self) -> impl Iterator<Item = &[u8]> {
+        let failed = self.replies.iter().filter(|(_, reply)| is_disk_error(reply));
+        failed.map(|(place, _)| self.keys().nth(*place).expect("an error is that of a key"))
+    }
+
+    /// The value that it has stored, if the server has said so.
+    pub(crate) fn acknowledged_value(&self) -> Option<&[u8]> {
+        let (_, reply) = self.replies.first()?;
+        let is_stored = reply.starts_with(b"STORED") || reply.starts_with(b"HD");
+        let line_bytes = self.ask.text.iter().position(|byte| *byte == b'\n')?;
+        Some(&self.ask.text[line_bytes + 1..]).filter(|_| self.ask.stores() && is_stored)
+    }
+
+    /// Whether it needs the value that an item has, to change it.
+    pub(crate) fn needs_value(&self) -> bool {
+        const VERBS: [&[u8]; 4] = [b"append ", b"prepend ", b"incr ", b"decr "];
+        VERBS.iter().any(|verb| self.ask.text.starts_with(verb))
+    }
+
     /// Whether it has stored a value of more than half a MiB.
     pub(crate) fn has_stored_large(&self) -> bool {
         self.ask.text.len() > 1 << 19
@@ -110,6 +150,11 @@ impl Asked {
     fn may_say(&self, line: &[u8]) -> bool {
         line != OUT_OF_MEMORY_STORING || self.ask.text.starts_with(b"ms ")
     }
+}
+
+/// Whether a reply is an error of the disk.
+pub(crate) fn is_disk_error(reply: &[u8]) -> bool {
+    reply.strip_suffix(b"\r\n") == Some(DISK_ERROR)
 }
 
 /// The result of reading replies.
@@ -267,6 +312,9 @@ fn match_one(
             }
             return Ok(false);
         }
+        (Expect::Values(keys), ClientReply::Error(DISK_ERROR)) if first.next_key < keys.len() => {
+            first.replies.push((keys.len() - 1, text.to_vec()));
+        }
         (Expect::Leases(_), reply) => return match_lease(reply, text, first, writes, settled),
         (Expect::Values(_), ClientReply::End) | (Expect::Stats, ClientReply::End) => {}
         (Expect::Stats, ClientReply::Stat(_)) => return Ok(false),
@@ -327,6 +375,7 @@ fn match_lease(
             true
         }
         ClientReply::NotFoundHot => false,
+        ClientReply::Error(DISK_ERROR) => false,
         ClientReply::Error(line) if line.starts_with(OUT_OF_MEMORY) => false,
         _ => return Err(wrong()),
     };
@@ -341,6 +390,8 @@ fn answers(verb: Verb, reply: &ClientReply<'_>) -> bool {
         Deleted, Error, Exists, NotFound, NotStored, Number, Ok, StaleStored, Stored, Touched,
     };
     match verb {
+        Verb::Flush => matches!(reply, Ok),
+        _ if *reply == Error(DISK_ERROR) => true,
         Verb::Store => {
             matches!(reply, Stored | StaleStored | NotStored | Exists | NotFound)
                 || matches!(reply, Error(line) if line.starts_with(OUT_OF_MEMORY))
@@ -351,7 +402,6 @@ fn answers(verb: Verb, reply: &ClientReply<'_>) -> bool {
             matches!(reply, Number(_) | NotFound)
                 || matches!(reply, Error(line) if line.starts_with(OUT_OF_MEMORY))
         }
-        Verb::Flush => matches!(reply, Ok),
     }
 }
 

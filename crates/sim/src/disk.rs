@@ -6,9 +6,10 @@
 //! Invariants:
 //! - I1  A jump of the server's clock completes no operation: the disk has a clock of its own.
 
-use kachel_io::FolderHandle;
-use kachel_io::ManualClock;
-use kachel_io::memory::disk::{ChanceFault, Disk, DiskCounts, Fault as DiskFault, FaultPlan};
+use kachel_io::memory::disk::{
+    ChanceFault, Disk, DiskCounts, Fault as DiskFault, FaultPlan, PlannedFault,
+};
+use kachel_io::{FileError, FileWorkKind, FolderHandle, ManualClock};
 use kachel_testkit::Random;
 
 use crate::options::{Fault, Options};
@@ -20,29 +21,48 @@ const SLOW_NS: u64 = 3_000_000;
 const SHORT_PERMILLE: u64 = 200;
 const SLOW_PERMILLE: u64 = 20;
 
+/// How many disks with errors in a thousand fail a read, a write, or the sync of a folder. Each
+/// kind is drawn on its own. A folder is synced when its files are new.
+const ERROR_PERMILLE: [(FileWorkKind, u64); 3] =
+    [(FileWorkKind::Read, 600), (FileWorkKind::Write, 400), (FileWorkKind::SyncFolder, 50)];
+/// The first operation that fails is at most this one of its kind.
+const ERROR_NUMBER_MAX: u64 = 120;
+
 /// The disk of a run.
 pub(crate) struct RunDisk {
     disk: Disk,
     clock: ManualClock,
+    plan: FaultPlan,
     /// When the shards are woken next, if that is in the queue.
     pub(crate) wakes_ns: Option<u64>,
 }
 
 impl RunDisk {
     /// An empty disk. Without [`Fault::Disk`] it completes every operation whole, and at once.
+    /// Without [`Fault::DiskError`] none fails.
     pub(crate) fn new(options: &Options) -> Self {
         let clock = ManualClock::new(0);
         let disk = Disk::new(Random::for_purpose(options.seed, "disk").bits(), &clock);
+        let mut plan = FaultPlan::default();
         if options.faults.has(Fault::Disk) {
             let chance = |permille, fault| ChanceFault { kind: None, permille, fault };
-            let chances = vec![
+            plan.chances = vec![
                 chance(SLOW_PERMILLE, DiskFault::Slow(SLOW_NS)),
                 chance(SHORT_PERMILLE, DiskFault::Short),
             ];
-            let latency_ns = Some(1_000..=LATENCY_NS_MAX);
-            disk.set_plan(FaultPlan { chances, latency_ns, ..FaultPlan::default() });
+            plan.latency_ns = Some(1_000..=LATENCY_NS_MAX);
         }
-        Self { disk, clock, wakes_ns: None }
+        if options.faults.has(Fault::DiskError) {
+            plan.planned = errors(&mut Random::for_purpose(options.seed, "errors of the disk"));
+        }
+        disk.set_plan(plan.clone());
+        Self { disk, clock, plan, wakes_ns: None }
+    }
+
+    /// Lets no operation fail that is submitted from now on.
+    pub(crate) fn heal(&mut self) {
+        self.plan.planned.clear();
+        self.disk.set_plan(self.plan.clone());
     }
 
     /// The folder of the engines' files.
@@ -71,4 +91,18 @@ impl RunDisk {
     pub(crate) fn counts(&self) -> DiskCounts {
         self.disk.counts()
     }
+}
+
+/// Operations that fail: once, or from then on.
+fn errors(dice: &mut Random) -> Vec<PlannedFault> {
+    let mut planned = Vec::new();
+    for (kind, permille) in ERROR_PERMILLE {
+        if dice.chance(permille) {
+            let is_first = kind == FileWorkKind::SyncFolder;
+            let number = if is_first { 1 } else { dice.skewed(1, ERROR_NUMBER_MAX) };
+            let (forever, fault) = (dice.chance(500), DiskFault::Error(FileError::IO));
+            planned.push(PlannedFault { kind: Some(kind), number, forever, fault });
+        }
+    }
+    planned
 }

@@ -11,12 +11,14 @@
 //! - I2  Every failure is an error that names the command that reproduces it.
 #![forbid(unsafe_code)]
 
+mod acknowledged;
 mod answer;
 mod ask;
 mod audit;
 mod client;
 mod disk;
 mod examine;
+mod failures;
 mod kept;
 mod options;
 mod queue;

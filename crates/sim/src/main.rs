@@ -36,7 +36,7 @@ and printed with the command that reproduces it.
                  (default: it follows from the seed)
   --without FAULT,...
                  turn off some of the faults that follow from the seed: cut, delay, reset,
-                 slow, stop, skew, jump, leave, flush, late, disk, dump, limit, end";
+                 slow, stop, skew, jump, leave, flush, late, disk, disk-error, dump, limit, end";
 
 /// The judge may give up one key for each group of this many keys.
 const KEYS_PER_GIVEN_UP: u64 = 5_000;

@@ -22,6 +22,8 @@ const PLAIN_PERMILLE: u64 = 250;
 const FILES_PERMILLE: u64 = 700;
 /// How many of the runs with files in a thousand have a disk with faults.
 const DISK_PERMILLE: u64 = 800;
+/// How many of the runs with files in a thousand have a disk with errors.
+const DISK_ERROR_PERMILLE: u64 = 300;
 /// How many runs in a thousand have a server that refuses items instead of evicting others.
 const STORE_PERMILLE: u64 = 250;
 /// How many runs in a thousand have items without CAS tokens (`-C`).
@@ -67,7 +69,7 @@ impl EngineChoice {
 
     /// What a cache never does. It has no files. How often it waits for room is counted by the
     /// delaying engine around it.
-    const NOT_OF_CACHE: [&str; 7] = [
+    const NOT_OF_CACHE: [&str; 12] = [
         "operations of engines that delay",
         "delayed before",
         "delayed after",
@@ -75,7 +77,16 @@ impl EngineChoice {
         "operations on files",
         "files: done in part",
         "files: slow",
+        "files: reads that failed",
+        "files: writes and syncs that failed",
+        "closed by a failed disk",
+        "refused by a failed disk",
+        "values found after a power cut",
     ];
+
+    /// What a delaying engine never does. Its items are in memory.
+    const NOT_OF_DELAYING: [&str; 2] =
+        ["refused by a failed disk", "values found after a power cut"];
 
     /// What a plain engine never does, by the names of the coverage and of what a run may lack. It
     /// has no segments, no index that grows by itself, and no readers beside its owner. What it
@@ -102,7 +113,7 @@ impl EngineChoice {
     pub fn may_show(self, name: &str) -> bool {
         match self {
             Self::Cache => !Self::NOT_OF_CACHE.contains(&name),
-            Self::Delaying => true,
+            Self::Delaying => !Self::NOT_OF_DELAYING.contains(&name),
             Self::Plain => !Self::NOT_OF_PLAIN.contains(&name),
         }
     }
@@ -135,6 +146,8 @@ pub enum Fault {
     /// The disk of the files is slow, does some operations in part, and completes them in another
     /// order. Only with [`Self::Late`].
     Disk,
+    /// Some operations of the disk fail, once or from then on. Only with [`Self::Late`].
+    DiskError,
     /// Clients list all items.
     Dump,
     /// There are fewer connections than clients.
@@ -145,7 +158,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds, each with its name in `--without`.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Cut, "cut"),
         (Self::Delay, "delay"),
         (Self::Reset, "reset"),
@@ -157,6 +170,7 @@ impl Fault {
         (Self::Flush, "flush"),
         (Self::Late, "late"),
         (Self::Disk, "disk"),
+        (Self::DiskError, "disk-error"),
         (Self::Dump, "dump"),
         (Self::Limit, "limit"),
         (Self::End, "end"),
@@ -246,7 +260,8 @@ impl Options {
         let mut faults = Faults(0);
         for (fault, _) in Fault::ALL {
             let happens = match fault {
-                Fault::Late | Fault::Disk => continue, // They depend on the engine.
+                // They depend on the engine.
+                Fault::Late | Fault::Disk | Fault::DiskError => continue,
                 Fault::Dump => chance("dump", 600),
                 Fault::Limit => chance("limit", LIMIT_PERMILLE),
                 Fault::End => chance("end", END_PERMILLE),
@@ -296,7 +311,9 @@ impl Options {
             EngineChoice::Plain => (chance("files", FILES_PERMILLE), false),
         };
         let has_faults = is_late && chance("disk", DISK_PERMILLE);
+        let has_errors = is_late && chance("disk errors", DISK_ERROR_PERMILLE);
         let faults = self.faults.with(Fault::Late, is_late).with(Fault::Disk, has_faults);
+        let faults = faults.with(Fault::DiskError, has_errors);
         Self { engine, evict, faults, ..self }
     }
 

@@ -20,8 +20,9 @@ use kachel_check::{
     check_history, operations,
 };
 
-use crate::answer::{Asked, shown};
+use crate::answer::{Asked, is_disk_error, shown};
 use crate::ask::Expect;
+use crate::failures::Failures;
 use crate::options::Options;
 use crate::server::{LEASES, START_UNIX_S};
 
@@ -34,9 +35,27 @@ pub(crate) struct Record {
     entries: Vec<Entry>,
     /// For each connection and key: the silent entries that no later reply has shown to be executed
     /// yet.
-    silent: BTreeMap<(u32, Vec<u8>), Vec<usize>>,
+    silent: BTreeMap<(u32, Vec<u8>), Vec<SilentEntry>>,
     /// The time from which values may be large, so that items may be evicted.
     pressed_ns: Option<u64>,
+}
+
+/// A silent entry.
+struct SilentEntry {
+    index: usize,
+    /// Whether the operation needs the value of the old item.
+    needs_value: bool,
+}
+
+/// Ends a silent operation. It was executed, or its engine may have refused it.
+fn end_silent(entry: &mut Entry, returned: u64, latest_s: u32, may_be_refused: bool) {
+    if may_be_refused {
+        let operation = entry.operation.clone();
+        let earliest_s = entry.window.earliest_s;
+        *entry = Entry::unknown(entry.client, operation, entry.invoked, earliest_s);
+    } else {
+        (entry.returned, entry.window.latest_s) = (returned, latest_s);
+    }
 }
 
 /// A moment: the virtual time, and the second of the server's clock.
@@ -52,15 +71,29 @@ impl Record {
         self.pressed_ns = Some(now_ns);
     }
 
-    /// Adds a settled request with its replies.
+    /// Adds a settled request with its replies. An operation that was answered with an error of the
+    /// disk has changed nothing and tells nothing.
     ///
     /// Errors: a reply is not an outcome, or came before its request arrived.
-    pub(crate) fn settle(&mut self, client: u32, asked: &Asked, now: Moment) -> Result<(), String> {
-        if !asked.ask.judged || asked.murky {
+    pub(crate) fn settle(
+        &mut self,
+        client: u32,
+        asked: &Asked,
+        now: Moment,
+        failures: &Failures,
+    ) -> Result<(), String> {
+        let is_refusal = matches!(asked.ask.expect, Expect::Refusal(_));
+        // Such a refusal does not say whether the old item was removed.
+        let is_unclear =
+            is_refusal && asked.keys().any(|key| failures.may_have_refused(key, false));
+        if !asked.ask.judged || asked.murky || is_unclear {
             self.lose(client, asked);
             return Ok(());
         }
         for (place, operation) in parts(asked) {
+            if asked.replies.iter().any(|(of, reply)| *of == place && is_disk_error(reply)) {
+                continue;
+            }
             let outcome = outcome(asked, place)?;
             let (invoked, second) = invoked(asked).ok_or("answered before it arrived")?;
             let window = Window { earliest_s: second, latest_s: now.second };
@@ -69,9 +102,10 @@ impl Record {
             let index = self.entries.len();
             self.entries.push(Entry { client, operation, outcome, invoked, returned, window });
             if silent {
-                self.silent.entry((client, key)).or_default().push(index);
+                let entry = SilentEntry { index, needs_value: asked.needs_value() };
+                self.silent.entry((client, key)).or_default().push(entry);
             } else {
-                self.show(client, &key);
+                self.show(client, &key, failures);
             }
         }
         Ok(())
@@ -79,13 +113,12 @@ impl Record {
 
     /// Ends the silent operations of a connection on a key: a reply about the key shows that they
     /// are executed.
-    fn show(&mut self, client: u32, key: &[u8]) {
+    fn show(&mut self, client: u32, key: &[u8], failures: &Failures) {
         let Some(newest) = self.entries.last() else { return };
         let (returned, latest_s) = (newest.returned, newest.window.latest_s);
-        for index in self.silent.remove(&(client, key.to_vec())).unwrap_or_default() {
-            let entry = &mut self.entries[index];
-            entry.returned = returned;
-            entry.window.latest_s = latest_s;
+        for silent in self.silent.remove(&(client, key.to_vec())).unwrap_or_default() {
+            let may_be_refused = failures.may_have_refused(key, silent.needs_value);
+            end_silent(&mut self.entries[silent.index], returned, latest_s, may_be_refused);
         }
     }
 
@@ -105,11 +138,19 @@ impl Record {
     /// evicted, by stricter rules.
     ///
     /// Errors: no order of the operations explains all replies.
-    pub(crate) fn judge(mut self, now: Moment, options: &Options) -> Result<Judged, String> {
+    pub(crate) fn judge(
+        mut self,
+        now: Moment,
+        options: &Options,
+        failures: &Failures,
+    ) -> Result<Judged, String> {
         // All silent operations are executed by now, because every connection has ended.
-        for index in self.silent.into_values().flatten() {
-            let entry = &mut self.entries[index];
-            (entry.returned, entry.window.latest_s) = (now.ns * PARTS, now.second);
+        for ((_, key), silent) in self.silent {
+            for SilentEntry { index, needs_value } in silent {
+                let may_be_refused = failures.may_have_refused(&key, needs_value);
+                let entry = &mut self.entries[index];
+                end_silent(entry, now.ns * PARTS, now.second, may_be_refused);
+            }
         }
         let mut before = History::default();
         let pressed = self.pressed_ns.unwrap_or(now.ns) * PARTS;

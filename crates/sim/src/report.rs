@@ -82,11 +82,21 @@ pub struct Coverage {
     pub files_short: u64,
     /// Operations on files that took longer than others.
     pub files_slow: u64,
+    /// Reads of files that failed.
+    pub reads_failed: u64,
+    /// Writes of files, and syncs of their folder, that failed.
+    pub writes_failed: u64,
+    /// Connections closed because a failed disk has lost a reply.
+    pub lost_closes: u64,
+    /// Requests that were answered with an error, because the disk has failed.
+    pub disk_errors: u64,
+    /// Values that were acknowledged, and found on the disk after a power cut.
+    pub after_power_cut: u64,
 }
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 35;
+    pub const COUNT: usize = 40;
 
     pub(crate) fn of<E: Subject>(server: &Server<E>) -> Self {
         let disk = server.disk_counts();
@@ -96,6 +106,8 @@ impl Coverage {
             file_operations: disk.operations,
             files_short: disk.short,
             files_slow: disk.slow,
+            reads_failed: disk.failed_reads,
+            writes_failed: disk.failed_syncs,
             ..Self::default()
         };
         let shards = server.world.shards.iter().zip(&server.world.shared.totals.cores);
@@ -143,6 +155,9 @@ impl Coverage {
             large_stores: tally.large_stores,
             without_cas: tally.without_cas,
             ends: tally.ends,
+            lost_closes: tally.lost_closes,
+            disk_errors: tally.disk_errors,
+            after_power_cut: tally.after_power_cut,
             ..self
         }
     }
@@ -215,6 +230,11 @@ impl Coverage {
             ("operations on files", &mut self.file_operations),
             ("files: done in part", &mut self.files_short),
             ("files: slow", &mut self.files_slow),
+            ("files: reads that failed", &mut self.reads_failed),
+            ("files: writes and syncs that failed", &mut self.writes_failed),
+            ("closed by a failed disk", &mut self.lost_closes),
+            ("refused by a failed disk", &mut self.disk_errors),
+            ("values found after a power cut", &mut self.after_power_cut),
         ]
     }
 }
@@ -234,11 +254,13 @@ pub struct Report {
 
 impl Report {
     /// What a run with these options should have covered and did not; empty if it covered
-    /// everything. A run that ends the server has no time for the rest.
+    /// everything. A run that ends the server, or whose engines fail, has no time for the rest.
     pub fn lacks(&self, options: &Options) -> Vec<&'static str> {
         let tally = &self.tally;
         let drawn = |is_drawn, count| if is_drawn { count } else { 1 };
-        let is_whole = !options.faults.has(Fault::End);
+        let has_failed = options.has_cold_values() && self.coverage.writes_failed > 0;
+        let ends = options.faults.has(Fault::End);
+        let is_whole = !ends && !has_failed;
         // The last clients of a run store such values, unless a store is full.
         let has_large = is_whole && options.evict && options.has_large();
         let faults = tally.cuts + tally.resets + tally.stops + tally.slow + tally.leaves;
@@ -247,8 +269,8 @@ impl Report {
             ("expiry", drawn(is_whole, self.coverage.expired)),
             ("a listing", drawn(is_whole && options.faults.has(Fault::Dump), tally.listed)),
             ("a rejection", drawn(options.faults.has(Fault::Limit), tally.rejected)),
-            ("an end", drawn(!is_whole, tally.ends)),
-            ("an item without a token", drawn(!options.cas, tally.without_cas)),
+            ("an end", drawn(ends, tally.ends)),
+            ("an item without a token", drawn(!options.cas && !has_failed, tally.without_cas)),
             ("a large value", drawn(has_large, tally.large_stores)),
         ];
         // Large values may fill the memory before an index has enough items to grow.

@@ -24,13 +24,14 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{Common as _, EngineIndex, LeaseOptions, OpenEngines, Seeds};
+use kachel_engine::{Common as _, EngineIndex, KeyHasher, LeaseOptions, OpenEngines, Seeds};
 use kachel_io::Wait;
-use kachel_io::memory::disk::DiskCounts;
+use kachel_io::memory::disk::{Disk, DiskCounts};
 use kachel_shard::{AfterTick, Engines, Hold, PlainOptions};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
 use crate::disk::RunDisk;
+use crate::failures::Failures;
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
 use crate::subject::Subject;
@@ -78,6 +79,8 @@ pub(crate) struct Server<E: Subject> {
     pub(crate) world: World<(), E>,
     /// The disk of the engines' files, if they have any.
     disk: Option<RunDisk>,
+    /// What the disk has failed to do.
+    pub(crate) failures: Failures,
     /// The threads of the shards, by shard number.
     threads: Vec<Thread>,
     /// Memory that is used from the start and never given back, without indexes and segments.
@@ -107,6 +110,7 @@ impl<E: Subject> Server<E> {
     ) -> Self {
         let mut dice = Random::for_purpose(options.seed, "server");
         let mut turns = Random::for_purpose(options.seed, "turns");
+        let seeds = Seeds { hash_keys: [dice.bits(), dice.bits()] };
         let world_options = WorldOptions {
             shards: options.shards,
             engines: Some(options.engines),
@@ -124,11 +128,16 @@ impl<E: Subject> Server<E> {
             cas: options.cas,
             leases: LEASES,
             start_unix_s: START_UNIX_S,
-            seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },
+            seeds,
             ..WorldOptions::default()
         };
         let mut world = World::over(world_options, |_| (), opener);
         disk.iter().for_each(|disk| world.use_disk(disk.disk()));
+        let engines = world.shared.homes.all();
+        let words =
+            engines.map(|index| world.engines.inspect(index, |it| Arc::clone(it.durable())));
+        let hasher = KeyHasher::new(seeds, options.engines);
+        let failures = Failures::new(hasher, words.collect(), options.has_cold_values());
         let mut thread = || Thread {
             state: State::Ready(Wait::Now),
             overslept: false,
@@ -151,6 +160,7 @@ impl<E: Subject> Server<E> {
         Self {
             world,
             disk,
+            failures,
             threads,
             fixed_bytes,
             dice,
@@ -182,8 +192,19 @@ impl<E: Subject> Server<E> {
         self.wake(now_ns, queue);
     }
 
-    /// Lets shards tick evenly from now on.
+    /// The disk, if the engines have files.
+    pub(crate) fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref().map(RunDisk::disk)
+    }
+
+    /// Whether an operation on a file is not done.
+    pub(crate) fn has_files_in_flight(&self) -> bool {
+        self.disk().is_some_and(|disk| disk.in_flight() > 0)
+    }
+
+    /// Lets shards tick evenly, and no operation on files fail, from now on.
     pub(crate) fn calm(&mut self) {
+        self.disk.iter_mut().for_each(RunDisk::heal);
         self.skewed = false;
         self.held_until_ns.clear();
         if let Some(mut beside) = self.beside.take()
@@ -194,7 +215,7 @@ impl<E: Subject> Server<E> {
     }
 
     /// Runs one tick of a shard. Returns how many connections the shard closed in it because they
-    /// held large values. Errors: I2 does not hold.
+    /// held large values. Errors: I2 does not hold, or an engine has failed without a cause.
     pub(crate) fn run(
         &mut self,
         index: usize,
@@ -225,6 +246,8 @@ impl<E: Subject> Server<E> {
         let (before, closes_before) = (busy(), shard.pinned_closes());
         let overslept = std::mem::take(&mut thread.overslept) && !shard.io_mut().stir();
         let after = shard.complete_tick(wait).expect("memory never fails");
+        let counts = self.disk.as_ref().map_or_else(DiskCounts::default, RunDisk::counts);
+        self.failures.note(now_ns, &counts)?;
         if overslept && busy() != before {
             return Err(format!("shard {index} slept while it had something to do"));
         }

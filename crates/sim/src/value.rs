@@ -57,7 +57,9 @@ pub(crate) fn verify(key: &[u8], value: &[u8], writes: u64) -> Result<(), String
     Ok(())
 }
 
-fn read_head(rest: &[u8]) -> Option<(&[u8], u64, usize, usize)> {
+/// The head of the token at the front of `rest`: its key, the number of its write, the bytes of its
+/// padding, and its own bytes.
+pub(crate) fn read_head(rest: &[u8]) -> Option<(&[u8], u64, usize, usize)> {
     let colon = rest.iter().take(300).position(|byte| *byte == b':')?;
     let head = str::from_utf8(&rest[..colon]).ok()?;
     let (head, padding) = head.rsplit_once('.')?;

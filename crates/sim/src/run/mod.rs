@@ -16,6 +16,7 @@ use kachel_engine::OpenEngines;
 use kachel_io::Clock as _;
 use kachel_testkit::{DelayingOpener, PlainOpener, Random};
 
+use crate::acknowledged::Acknowledged;
 use crate::answer::Asked;
 use crate::ask::{Asker, Expect};
 use crate::client::{Around, Client, End, Tally};
@@ -67,6 +68,7 @@ struct Run<'o, E: Subject> {
     tally: Tally,
     record: Record,
     kept: Kept,
+    acknowledged: Acknowledged,
     now_ns: u64,
     /// How far jumps have moved the server's clock ahead of virtual time.
     jumped_ns: u64,
@@ -116,6 +118,7 @@ impl<'o, E: Subject> Run<'o, E> {
             tally: Tally::default(),
             record: Record::default(),
             kept: Kept::default(),
+            acknowledged: Acknowledged::default(),
             now_ns: 0,
             jumped_ns: 0,
             stormy: true,
@@ -251,6 +254,7 @@ impl<'o, E: Subject> Run<'o, E> {
             asker: &mut self.asker,
             tally: &mut self.tally,
             pinned_closes: &mut self.pinned_closes,
+            failures: &mut self.server.failures,
             end: self.end,
         };
         act(&mut self.clients[client], &mut around)
@@ -272,7 +276,7 @@ impl<'o, E: Subject> Run<'o, E> {
             }
             self.asker.pressing = true;
         }
-        let server = &self.server;
+        let world = &self.server.world;
         let mut around = Around {
             now_ns: self.now_ns,
             clock_ns: self.now_ns + self.jumped_ns,
@@ -281,9 +285,10 @@ impl<'o, E: Subject> Run<'o, E> {
             asker: &mut self.asker,
             tally: &mut self.tally,
             pinned_closes: &mut self.pinned_closes,
+            failures: &mut self.server.failures,
             end: self.end,
         };
-        self.clients[client].step(|| server.world.connect(), &mut around);
+        self.clients[client].step(|| world.connect(), &mut around);
         self.wake();
     }
 
@@ -302,8 +307,18 @@ impl<'o, E: Subject> Run<'o, E> {
                     let mut all = self.clients.iter().flat_map(|client| &client.asked);
                     all.any(|other| !other.ask.only_reads() && other.ask.names(key))
                 };
-                self.kept.settle(&asked, now, self.options.calm_bytes(), under_way);
-                self.record.settle(connection, &asked, now)?;
+                let failures = &mut self.server.failures;
+                failures.excuse_errors(&asked)?;
+                self.tally.disk_errors += asked.disk_errors().count() as u64;
+                if asked.disk_errors().next().is_some() && failures.has_failed_read() {
+                    self.kept.lose(&asked);
+                } else {
+                    self.kept.settle(&asked, now, self.options.calm_bytes(), under_way);
+                }
+                if self.options.has_cold_values() {
+                    self.acknowledged.note(&asked);
+                }
+                self.record.settle(connection, &asked, now, failures)?;
                 if let Some(delay_s) = asked.ask.flush_delay_s().filter(|_| self.stormy) {
                     self.tally.flushes += 1;
                     self.flush_due = (delay_s > 0).then(|| now.second + delay_s);

@@ -9,7 +9,8 @@
 //!         faults happen                    enough requests are sent
 //! end     in some runs, which end with it:
 //!         the server is ended              every shard has finished (I7)
-//! calm    no faults, no new requests       every request is answered (I2)
+//! calm    no faults, no new requests       every request is answered (I2). A run whose engines
+//!                                          have failed ends here, after all clients have left
 //! list    in some runs: nothing changes
 //!         while all items are listed       the hot keys listed are those that are read (I8)
 //! hoard   new clients hold large values    at most a quarter of memory is pinned (I3)
@@ -37,6 +38,8 @@
 //!   client is left then.
 //! - I8  A listing of items that do not move has each of them once.
 //! - I9  At most as many clients are served as there may be connections, and that number can be.
+//! - I10 After a power cut at the end, the values of all stores that were acknowledged are in the
+//!   files of plain engines.
 
 use std::collections::BTreeSet;
 
@@ -111,9 +114,16 @@ impl<E: Subject> Run<'_, E> {
         }
         self.wake();
         self.until("every request is answered", CALM_NS_MAX, |run| {
-            run.clients.iter().all(Client::is_content)
+            run.clients.iter().all(Client::is_content) && !run.server.has_files_in_flight()
         })?;
         self.judge_memory()?;
+        if self.options.has_cold_values() && self.server.failures.engines() > 0 {
+            self.leave_all()?;
+            self.until("what is left is done", CALM_NS_MAX, |run| run.server.is_asleep())?;
+            audit::audit_clients(&self.server)?;
+            let seen = Coverage::of(&self.server);
+            return self.report(seen);
+        }
         if self.options.faults.has(Fault::Limit) {
             // The clients of the next phases need their places.
             self.leave_all()?;
@@ -143,10 +153,15 @@ impl<E: Subject> Run<'_, E> {
         self.report(before)
     }
 
-    /// Judges the history. `seen` counts only what happened before the last flush.
-    fn report(self, seen: Coverage) -> Result<Report, String> {
+    /// Judges the history, and what is on the disk (I10). `seen` counts only what happened before
+    /// the last flush.
+    fn report(mut self, seen: Coverage) -> Result<Report, String> {
         let now = self.moment();
-        let judged = self.record.judge(now, self.options)?;
+        self.server.failures.check()?;
+        if let Some(disk) = self.server.disk() {
+            self.tally.after_power_cut = self.acknowledged.check(disk, self.options.seed)?;
+        }
+        let judged = self.record.judge(now, self.options, &self.server.failures)?;
         let coverage = seen.with(&self.tally);
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }

@@ -185,6 +185,7 @@ impl DiskState {
     fn read(&mut self, transfer: &mut Transfer, direct: bool, fault: Option<Fault>) -> Outcome {
         let number = self.file(&transfer.file, false)?;
         if let Some(error) = self.failure(fault) {
+            self.counts.failed_reads += 1;
             return Err(error);
         }
         let wanted = self.part(transfer.bytes, fault);

@@ -148,6 +148,8 @@ pub struct DiskCounts {
     pub operations: u64,
     /// Operations that failed by [`Fault::Error`], syncs included.
     pub errors: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
     /// Syncs and durable writes that failed.
     pub failed_syncs: u64,
     /// Operations that found no space.

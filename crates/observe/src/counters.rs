@@ -20,6 +20,9 @@ use crate::histogram::Histogram;
 /// from a tenth of a microsecond to eight seconds.
 pub const TICK_UNIT_NS: u64 = 1 << 7;
 
+/// Nanoseconds of a unit of [`Counters::waits`], as a power of two.
+pub const WAIT_UNIT_NS: u64 = 1 << 10;
+
 impl Counters {
     /// The counter of connections that were closed for this reason.
     pub const fn closes(&self, with: TooSlow) -> &Counter {
@@ -50,6 +53,9 @@ macro_rules! counters {
             pub tick_times: Histogram,
             /// The requests of each tick that executed any, in a batch or several.
             pub tick_requests: Histogram,
+            /// The times from the tick in which a request was parked to the one in which its answer
+            /// came back, in units of [`WAIT_UNIT_NS`].
+            pub waits: Histogram,
             /// The lengths of stored values in bytes, of a sample.
             pub stored_bytes: Histogram,
             /// The seconds that stored items live, of the same sample, without those that never
@@ -64,6 +70,7 @@ macro_rules! counters {
                 self.by_class.copy_counts_from(&from.by_class);
                 self.tick_times.copy_counts_from(&from.tick_times);
                 self.tick_requests.copy_counts_from(&from.tick_requests);
+                self.waits.copy_counts_from(&from.waits);
                 self.stored_bytes.copy_counts_from(&from.stored_bytes);
                 self.stored_ttl_s.copy_counts_from(&from.stored_ttl_s);
             }

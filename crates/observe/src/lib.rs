@@ -34,7 +34,7 @@ pub use census::{
     take_note,
 };
 pub use class_sums::ClassSums;
-pub use counters::{Counters, TICK_UNIT_NS};
+pub use counters::{Counters, TICK_UNIT_NS, WAIT_UNIT_NS};
 pub use engine_counters::EngineCounters;
 pub use histogram::{Histogram, HistogramSum};
 pub use log::Log;

@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::counters::TICK_UNIT_NS;
+use crate::counters::{TICK_UNIT_NS, WAIT_UNIT_NS};
 use crate::histogram::HistogramSum;
 use crate::rows::{Kind, Row, Unit, Value};
 use crate::totals::Totals;
@@ -136,6 +136,13 @@ impl Metrics {
             &totals.histogram(|counters| &counters.tick_times),
             (6..=24).step_by(2).map(|power| (power, ((TICK_UNIT_NS << power) as f64) / 1e9)),
             TICK_UNIT_NS as f64 / 1e9,
+        );
+        self.histogram(
+            "kachel_wait_seconds",
+            "The times that requests waited which were left to another core or delayed.",
+            &totals.histogram(|counters| &counters.waits),
+            (4..=24).step_by(2).map(|power| (power, ((WAIT_UNIT_NS << power) as f64) / 1e9)),
+            WAIT_UNIT_NS as f64 / 1e9,
         );
         self.histogram(
             "kachel_tick_requests",

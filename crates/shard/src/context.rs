@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, DeadFound, EngineIndex, KeyHasher, Now};
 use kachel_net::{Attempts, CoreIndex};
-use kachel_observe::{Counters, Log, Prefixes, Sizes};
+use kachel_observe::{Counters, Log, Prefixes, Sizes, WAIT_UNIT_NS};
 use kachel_stdx::Place;
 
 use crate::cores::buffers::Buffers;
@@ -201,6 +201,13 @@ impl Context {
     /// The time of this tick in nanoseconds of the monotonic clock.
     pub(crate) const fn now_ns(&self) -> u64 {
         self.now_ns.get()
+    }
+
+    /// The time of this tick in units of [`WAIT_UNIT_NS`], which wraps around after an hour. Only
+    /// differences mean something.
+    #[inline]
+    pub(crate) const fn tick_in_wait_units(&self) -> u32 {
+        (self.now_ns.get() / WAIT_UNIT_NS) as u32
     }
 
     /// Follows the clock of the process, which was moved in this tick.

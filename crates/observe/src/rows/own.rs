@@ -3,7 +3,7 @@
 //! Upstream:   the sinks.
 //! Downstream: the counters.
 
-use crate::counters::TICK_UNIT_NS;
+use crate::counters::{TICK_UNIT_NS, WAIT_UNIT_NS};
 use crate::rows::Of::{Computed, Engines, Fact, Max, Sum};
 use crate::rows::{Facts, Row, Stat, Value, counter, each, gauge, info};
 use crate::totals::Totals;
@@ -149,6 +149,12 @@ const COUNTERS: &[Stat] = &[
         .micros(),
     gauge("kachel_tick_p99_us", Computed(|t| tick_us(t, 990)), "99 % of the ticks took no longer.")
         .micros(),
+    gauge(
+        "kachel_wait_p99_us",
+        Computed(|t| (t.histogram(|c| &c.waits).percentile(990) * WAIT_UNIT_NS).div_ceil(1000)),
+        "99 % of the requests that waited for a core or an engine waited no longer.",
+    )
+    .micros(),
     gauge(
         "kachel_tick_requests_p50",
         Computed(|t| t.histogram(|c| &c.tick_requests).percentile(500)),

@@ -171,6 +171,8 @@ pub(crate) struct Parked<E: Engine> {
     pub(crate) origin: CoreIndex,
     /// The slot of that core that waits for the answer.
     pub(crate) slot: SlotIndex,
+    /// The tick of that core in which the request was parked ([`Context::tick_in_wait_units`]).
+    pub(crate) asked: u32,
     pub(crate) executor: Executor,
     key: Option<KeyAt>,
     /// Whether the value is read for the reply.
@@ -200,6 +202,7 @@ impl<E: Engine> Parked<E> {
             ask: Ask::Completion,
             origin: CoreIndex(0),
             slot: SlotIndex(0),
+            asked: 0,
             executor: Executor::Core(CoreIndex(0)),
             key: None,
             reads_value: false,

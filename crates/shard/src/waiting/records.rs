@@ -250,6 +250,7 @@ impl<E: Engine> Records<E> {
             return Err(none);
         }
         let mut work = self.take(context).ok_or(none)?;
+        work.asked = context.tick_in_wait_units();
         if text_bytes > 0 {
             let Some(buffer) = context.text_buffer(bytes, self.away == 0) else {
                 self.spare.give(work);
@@ -486,6 +487,8 @@ impl<E: Engine> Records<E> {
                     Brought::Nothing | Brought::Upload(_) | Brought::Completion(_) => {}
                 }
             }
+            let waited = context.tick_in_wait_units().wrapping_sub(work.asked);
+            context.counters.waits.note(u64::from(waited));
             let fence = work.answer.fence(work.engine());
             let answered = Answered { text: &work.answer.text, value: &mut value, fence };
             clients.answered(work.slot, answered);

@@ -243,6 +243,8 @@ fn without_crew_every_request_for_another_shards_key_is_parked() {
     let gets: String = (0..KEYS).map(|number| format!("get {}\r\n", key(number))).collect();
     let asked = ask(&mut world, &client, &gets);
     assert_eq!((asked.parked, asked.reads, asked.writes), (foreign, 0, 0));
+    let waits = world.shared.totals.histogram(|counters| &counters.waits);
+    assert_eq!(waits.count(), world.parked(), "the wait of each is noted");
 }
 
 #[test]

@@ -28,7 +28,7 @@ use kachel_engine::{Common as _, EngineIndex, KeyHasher, LeaseOptions, OpenEngin
 use kachel_io::Wait;
 use kachel_io::memory::disk::{Disk, DiskCounts};
 use kachel_shard::{AfterTick, Engines, Hold, PlainOptions};
-use kachel_testkit::{Random, World, WorldOptions, is_rest};
+use kachel_testkit::{Random, Uncounted, World, WorldOptions, is_rest};
 
 use crate::disk::RunDisk;
 use crate::failures::Failures;
@@ -76,7 +76,7 @@ struct Wave {
 
 /// The whole server.
 pub(crate) struct Server<E: Subject> {
-    pub(crate) world: World<(), E>,
+    pub(crate) world: World<Uncounted, E>,
     /// The disk of the engines' files, if they have any.
     disk: Option<RunDisk>,
     /// What the disk has failed to do.
@@ -131,7 +131,7 @@ impl<E: Subject> Server<E> {
             seeds,
             ..WorldOptions::default()
         };
-        let mut world = World::over(world_options, |_| (), opener);
+        let mut world = World::over(world_options, |_| Uncounted, opener);
         disk.iter().for_each(|disk| world.use_disk(disk.disk()));
         let engines = world.shared.homes.all();
         let words =

@@ -6,7 +6,7 @@
 
 use kachel_cache::{Cache, CacheCommon};
 use kachel_shard::FileEngine;
-use kachel_testkit::{DelayCounts, Delaying, Plain, World};
+use kachel_testkit::{DelayCounts, Delaying, Plain, Uncounted, World};
 
 /// An engine that is simulated.
 pub(crate) trait Subject: FileEngine + Sized {
@@ -14,12 +14,12 @@ pub(crate) trait Subject: FileEngine + Sized {
     fn delays(&self) -> DelayCounts;
 
     /// The bytes of the budget that the engines of a server have for indexes and items.
-    fn charged_bytes(world: &World<(), Self>) -> u64;
+    fn charged_bytes(world: &World<Uncounted, Self>) -> u64;
 
     /// Checks that nothing is stored, and that all memory of items is given back.
     ///
     /// Errors: something is left over, or a sum is wrong.
-    fn audit_empty(world: &World<(), Self>) -> Result<(), String>;
+    fn audit_empty(world: &World<Uncounted, Self>) -> Result<(), String>;
 }
 
 impl Subject for Cache {
@@ -27,11 +27,11 @@ impl Subject for Cache {
         DelayCounts::default()
     }
 
-    fn charged_bytes(world: &World<(), Self>) -> u64 {
+    fn charged_bytes(world: &World<Uncounted, Self>) -> u64 {
         charged_by_caches(world)
     }
 
-    fn audit_empty(world: &World<(), Self>) -> Result<(), String> {
+    fn audit_empty(world: &World<Uncounted, Self>) -> Result<(), String> {
         audit_empty_caches(world)
     }
 }
@@ -41,11 +41,11 @@ impl Subject for Delaying<Cache> {
         Self::delays(self)
     }
 
-    fn charged_bytes(world: &World<(), Self>) -> u64 {
+    fn charged_bytes(world: &World<Uncounted, Self>) -> u64 {
         charged_by_caches(world)
     }
 
-    fn audit_empty(world: &World<(), Self>) -> Result<(), String> {
+    fn audit_empty(world: &World<Uncounted, Self>) -> Result<(), String> {
         audit_empty_caches(world)
     }
 }
@@ -56,23 +56,23 @@ impl Subject for Plain {
     }
 
     /// Called while nothing is stored. Each item is charged for itself.
-    fn charged_bytes(_world: &World<(), Self>) -> u64 {
+    fn charged_bytes(_world: &World<Uncounted, Self>) -> u64 {
         0
     }
 
-    fn audit_empty(_world: &World<(), Self>) -> Result<(), String> {
+    fn audit_empty(_world: &World<Uncounted, Self>) -> Result<(), String> {
         Ok(())
     }
 }
 
-fn charged_by_caches<E: FileEngine<Common = CacheCommon>>(world: &World<(), E>) -> u64 {
+fn charged_by_caches<E: FileEngine<Common = CacheCommon>>(world: &World<Uncounted, E>) -> u64 {
     let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
     let books = world.pool().books();
     index_bytes + books.charged_segments * books.charge_bytes
 }
 
 fn audit_empty_caches<E: FileEngine<Common = CacheCommon>>(
-    world: &World<(), E>,
+    world: &World<Uncounted, E>,
 ) -> Result<(), String> {
     let (mut segments, mut blocks) = (0, 0);
     for held in world.holdings() {

@@ -35,4 +35,6 @@ pub use process::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, 
 pub use random::Random;
 pub use scram::{scram_first, scram_proof, scram_proof_with};
 pub use settings::setting;
-pub use world::{OWN_UDP_PORT, PlainOptions, ShardClock, World, WorldOptions, WorldShard, is_rest};
+pub use world::{
+    OWN_UDP_PORT, PlainOptions, ShardClock, Uncounted, World, WorldOptions, WorldShard, is_rest,
+};

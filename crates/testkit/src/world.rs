@@ -34,6 +34,7 @@ use kachel_shard::{
     Certificates, ClosedClient, Counter, Counters, EngineCounters, Engines, FileEngine, Holdings,
     PipeControl, Shard, ShardOptions, Shared, SharedOptions, UdpOptions,
 };
+use kachel_stdx::uncounted;
 
 /// What the caller of a [`World`] may choose.
 #[derive(Clone, Copy, Debug)]
@@ -181,8 +182,21 @@ impl Clock for ShardClock {
     }
 }
 
+/// What the endpoints in memory, their network and their disk allocate is not the server's.
+///
+/// Nearly all worlds have this around their endpoints. With another type the whole server is
+/// compiled once more.
+#[derive(Clone, Copy, Debug)]
+pub struct Uncounted;
+
+impl Around for Uncounted {
+    fn call<R>(&self, work: impl FnOnce() -> R) -> R {
+        uncounted(work)
+    }
+}
+
 /// One shard of a [`World`], with `A` around the calls to its endpoint, over the engine `E`.
-pub type WorldShard<A = (), E = Cache> = Shard<Surrounded<A>, ShardClock, E>;
+pub type WorldShard<A = Uncounted, E = Cache> = Shard<Surrounded<A>, ShardClock, E>;
 
 /// The poll of a shard: how long it may wait, and whether the shard sleeps in it (I2).
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +206,7 @@ struct Poll {
 }
 
 /// A server in memory and the network of its clients.
-pub struct World<A: Around = (), E: Engine = Cache> {
+pub struct World<A: Around = Uncounted, E: Engine = Cache> {
     net: MemoryNet,
     listener: ListenerId,
     /// The shards, by number.
@@ -238,7 +252,7 @@ impl World {
     /// # Panics
     /// If that address space is not available.
     pub fn new(options: WorldOptions) -> Self {
-        Self::surrounded(options, |_| ())
+        Self::surrounded(options, |_| Uncounted)
     }
 }
 

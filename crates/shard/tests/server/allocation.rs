@@ -4,8 +4,8 @@
 //! of its network, which belong to the test. Memory is full after the warm-up, so that eviction and
 //! compaction are counted, too.
 
-use kachel_io::{Around, FarEnd};
-use kachel_stdx::{CountingAllocator, counted, uncounted};
+use kachel_io::FarEnd;
+use kachel_stdx::{CountingAllocator, counted};
 
 use kachel_testkit::{World, WorldOptions};
 use kachel_wire::Frame;
@@ -25,15 +25,6 @@ const COUNTED_ROUNDS: u64 = 8;
 const CLIENTS: usize = 6;
 /// Requests of each connection in a round.
 const REQUESTS: u64 = 20;
-
-/// What the in-memory door allocates is not the server's.
-struct Uncounted;
-
-impl Around for Uncounted {
-    fn call<R>(&self, work: impl FnOnce() -> R) -> R {
-        uncounted(work)
-    }
-}
 
 /// One thing that clients say, again and again.
 struct Conversation {
@@ -155,13 +146,7 @@ const CONVERSATIONS: [Conversation; 15] = [
 ];
 
 /// Has all clients say it in one piece, or cut into pieces; allocations on the way.
-fn round(
-    world: &mut World<Uncounted>,
-    clients: &[FarEnd],
-    talk: &Conversation,
-    round: u64,
-    cut: bool,
-) -> u64 {
+fn round(world: &mut World, clients: &[FarEnd], talk: &Conversation, round: u64, cut: bool) -> u64 {
     for (client, from) in clients.iter().zip((round * CLIENTS as u64..).map(|n| n * REQUESTS)) {
         let said = (from..from + REQUESTS).map(talk.request).collect::<Vec<_>>().concat();
         let piece_bytes = if cut { 1009 } else { said.len() };
@@ -179,14 +164,13 @@ fn round(
 
 fn requests_are_served_without_allocation(shards: u16, crew: bool) {
     let options = WorldOptions { shards, crew, memory_bytes: 16 << 20, ..WorldOptions::default() };
-    let mut world = World::surrounded(options, |_| Uncounted);
+    let mut world = World::new(options);
     let clients: Vec<_> = (0..CLIENTS).map(|_| world.connect()).collect();
     assert!(counted(|| world.settle()).1 > 0, "the counter does not count");
     let mut next = 0..;
-    let mut say =
-        |world: &mut World<Uncounted>, talk: &Conversation, rounds: u64, cut: bool| -> u64 {
-            next.by_ref().take(rounds as usize).map(|n| round(world, &clients, talk, n, cut)).sum()
-        };
+    let mut say = |world: &mut World, talk: &Conversation, rounds: u64, cut: bool| -> u64 {
+        next.by_ref().take(rounds as usize).map(|n| round(world, &clients, talk, n, cut)).sum()
+    };
     say(&mut world, &CONVERSATIONS[0], FILL_ROUNDS, false);
     let evictions = world.shared.totals.engines.iter().map(|counters| counters.evictions.value());
     assert!(evictions.sum::<u64>() > 0, "memory is full");
@@ -227,7 +211,7 @@ fn datagrams_are_served_without_allocation() {
     const DATAGRAMS: u16 = 50;
     for (shards, crew) in [(1, false), (3, false), (3, true)] {
         let options = WorldOptions { shards, crew, udp: Some(2), ..WorldOptions::default() };
-        let mut world = World::surrounded(options, |_| Uncounted);
+        let mut world = World::new(options);
         let mut round = |round: u16| {
             for number in 0..DATAGRAMS {
                 let key = (round * 7 + number) % 200;

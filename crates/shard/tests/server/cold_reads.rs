@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kachel_engine::EngineIndex;
 use kachel_io::memory::disk::{Disk, FaultPlan};
-use kachel_io::{Around, FILE_OPERATIONS_MAX, FarEnd, FileOperation, ManualClock};
-use kachel_stdx::{kept, uncounted};
-use kachel_testkit::{Plain, PlainOpener, PlainOptions, World, WorldOptions};
+use kachel_io::{FILE_OPERATIONS_MAX, FarEnd, FileOperation, ManualClock};
+use kachel_stdx::kept;
+use kachel_testkit::{Plain, PlainOpener, PlainOptions, Uncounted, World, WorldOptions};
 
 const VALUE_BYTES: usize = 4096;
 /// Cold items, and the clients that ask for them.
@@ -15,15 +15,6 @@ const ITEMS: usize = 4096;
 const CLIENTS: usize = 256;
 /// The memory that a waiting read may take, besides buffers in flight.
 const WAITING_READ_BYTES_MAX: i64 = 512;
-
-/// What the backend and its disk allocate is not the server's.
-struct Uncounted;
-
-impl Around for Uncounted {
-    fn call<R>(&self, work: impl FnOnce() -> R) -> R {
-        uncounted(work)
-    }
-}
 
 struct Bench {
     world: World<Uncounted, Plain>,

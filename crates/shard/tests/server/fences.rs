@@ -16,7 +16,7 @@ use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{FILE_OPERATIONS_MAX, FarEnd, FileOperation, FileWork, FolderHandle, ManualClock};
 use kachel_shard::{AfterTick, HOLD_BYTES_MAX};
 use kachel_stdx::Place;
-use kachel_testkit::{World, WorldOptions};
+use kachel_testkit::{Uncounted, World, WorldOptions};
 use kachel_wire::Frame;
 
 const ENGINES: u16 = 2;
@@ -221,7 +221,7 @@ impl OpenEngines for LoggedOpener<'_> {
 }
 
 struct Bench {
-    world: World<(), Logged>,
+    world: World<Uncounted, Logged>,
     wanted: [Arc<Wanted>; ENGINES as usize],
 }
 
@@ -248,7 +248,7 @@ impl Bench {
     fn of(options: WorldOptions, folder: Option<&FolderHandle>) -> Self {
         let wanted: [Arc<Wanted>; ENGINES as usize] = Default::default();
         let opener = LoggedOpener { wanted: &wanted, folder: folder.cloned() };
-        let world = World::over(options, |_| (), &opener);
+        let world = World::over(options, |_| Uncounted, &opener);
         Self { world, wanted }
     }
 

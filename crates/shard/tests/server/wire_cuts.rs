@@ -14,7 +14,7 @@ use kachel_engine::OpenEngines;
 use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
 use kachel_io::{FolderHandle, ManualClock};
 use kachel_shard::FileEngine;
-use kachel_testkit::{DelayingOpener, PlainOpener, Random, World, WorldOptions};
+use kachel_testkit::{DelayingOpener, PlainOpener, Random, Uncounted, World, WorldOptions};
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.
@@ -148,7 +148,7 @@ fn pass<O: OpenEngines<Engine: FileEngine>>(
     all: (&[u8], &[Case]),
     cut_of: CutOf<'_>,
 ) -> usize {
-    answer_all(World::over(options, |_| (), opener), all, cut_of)
+    answer_all(World::over(options, |_| Uncounted, opener), all, cut_of)
 }
 
 /// Runs each case over the engines of an opener, whose files are in the folder that the opener
@@ -162,14 +162,14 @@ fn pass_with_files<O: OpenEngines<Engine: FileEngine>>(
     let disk = Disk::new(seed as u64, &ManualClock::new(0));
     let chances = vec![ChanceFault { kind: None, permille: 300, fault: Fault::Short }];
     disk.set_plan(FaultPlan { chances, ..FaultPlan::default() });
-    let mut world = World::over(options, |_| (), &opener(disk.folder("data")));
+    let mut world = World::over(options, |_| Uncounted, &opener(disk.folder("data")));
     world.use_disk(&disk);
     answer_all(world, all, cut_of);
     disk.counts().short
 }
 
 fn answer_all<E: FileEngine>(
-    mut world: World<(), E>,
+    mut world: World<Uncounted, E>,
     (setup, cases): (&[u8], &[Case]),
     cut_of: CutOf<'_>,
 ) -> usize {

@@ -125,10 +125,12 @@ impl Region {
 
     /// The whole region as words. Cost: none; touching a word backs its page.
     pub fn words(&self) -> &[AtomicU64] {
+        // Not `from_raw_parts`: in debug builds its checks are calls, and this is called often.
+        let words = std::ptr::slice_from_raw_parts(self.base.as_ptr().cast(), self.bytes / 8);
         // SAFETY:
         // - valid, aligned and initialized: I1 (page alignment) and I2 (zero is a valid `u64`).
         // - shared mutation goes through atomics; code that uses `base` beside it argues there.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.bytes / 8) }
+        unsafe { &*words }
     }
 
     /// Advises the kernel to back `range` (byte offsets, whole pages) with huge pages from now on.

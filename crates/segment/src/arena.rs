@@ -20,6 +20,7 @@
 //!   its round, the holder of the lock before it gives the segment back, all others by a pin.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use kachel_host::{PageKind, Region};
@@ -56,6 +57,13 @@ impl Arena {
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8));
         &self.region.words()[offset / 8]
+    }
+
+    /// The words that begin in the byte range `range`, which begins at a multiple of 8.
+    #[inline]
+    pub(crate) fn words(&self, range: Range<usize>) -> &[AtomicU64] {
+        debug_assert!(range.start.is_multiple_of(8));
+        &self.region.words()[range.start / 8..range.end.div_ceil(8)]
     }
 
     /// The half word at byte offset `offset`, a multiple of 4 (an item's access word).

@@ -9,6 +9,7 @@
 //! cannot notice that.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use loom::sync::atomic::{AtomicU32, AtomicU64};
@@ -66,6 +67,10 @@ impl Arena {
 
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         &self.words[Self::place(offset, 8) / 8]
+    }
+
+    pub(crate) fn words(&self, _range: Range<usize>) -> &[AtomicU64] {
+        unreachable!("a model's segments are not poisoned")
     }
 
     pub(crate) fn half_word(&self, offset: usize) -> &AtomicU32 {

@@ -21,6 +21,7 @@
 //!   read it.
 //! - I4  A range dies once, and a segment ends or begins anew without living ranges.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
@@ -89,35 +90,49 @@ impl fmt::Display for Range {
 struct Shadow {
     cut_into: Use,
     since: Option<Event>,
-    /// In the order of their starts; items come in that order.
-    ranges: Vec<(usize, Range)>,
+    /// Where each range starts, in order; items come in that order.
+    starts: Vec<usize>,
+    /// The ranges, in the order of their starts.
+    ranges: Vec<Range>,
+    /// The place of the range that was found last. Most accesses go to one range several times.
+    found: Cell<usize>,
 }
 
 impl Shadow {
-    /// The range that `offset` lies in or behind.
-    fn before(&self, offset: usize) -> Option<(usize, Range)> {
-        if let Some(&last) = self.ranges.last().filter(|(start, _)| *start <= offset) {
-            return Some(last); // The usual case: it was just written.
-        }
-        let behind = self.ranges.partition_point(|&(start, _)| start <= offset);
-        self.ranges[..behind].last().copied()
+    /// The place of the range that `offset` lies in or behind.
+    fn place(&self, offset: usize) -> Option<usize> {
+        let newest = self.starts.len().checked_sub(1)?;
+        let found = self.found.get();
+        let place = if self.starts[newest] <= offset {
+            newest
+        } else if self.starts[found] <= offset && offset < self.starts[found + 1] {
+            found
+        } else {
+            self.starts.partition_point(|&start| start <= offset).checked_sub(1)?
+        };
+        self.found.set(place);
+        Some(place)
+    }
+
+    /// The range that `offset` lies in or behind, and its start.
+    fn before(&self, offset: usize) -> Option<(usize, &Range)> {
+        self.place(offset).map(|place| (self.starts[place], &self.ranges[place]))
     }
 
     /// The range that begins at `offset`.
     fn at(&mut self, offset: usize) -> Option<&mut Range> {
-        let is_last = self.ranges.last().is_some_and(|&(start, _)| start == offset);
-        let place = if is_last {
-            self.ranges.len() - 1
-        } else {
-            self.ranges.binary_search_by_key(&offset, |&(start, _)| start).ok()?
-        };
-        Some(&mut self.ranges[place].1)
+        let place = self.place(offset).filter(|&place| self.starts[place] == offset)?;
+        Some(&mut self.ranges[place])
     }
 
     fn insert(&mut self, offset: usize, range: Range) {
-        match self.ranges.binary_search_by_key(&offset, |&(start, _)| start) {
-            Ok(place) => self.ranges[place].1 = range,
-            Err(place) => self.ranges.insert(place, (offset, range)),
+        match self.place(offset) {
+            Some(place) if self.starts[place] == offset => self.ranges[place] = range,
+            before => {
+                let place = before.map_or(0, |place| place + 1);
+                self.starts.insert(place, offset);
+                self.ranges.insert(place, range);
+            }
         }
     }
 
@@ -128,7 +143,7 @@ impl Shadow {
 
     /// The range that holds all of `bytes` at `offset`, or a panic (I3).
     #[track_caller]
-    fn around(&self, what: &str, offset: usize, bytes: usize) -> (usize, Range) {
+    fn around(&self, what: &str, offset: usize, bytes: usize) -> (usize, &Range) {
         match self.before(offset) {
             Some((start, range)) if offset + bytes <= start + range.bytes => (start, range),
             Some((start, range)) => panic!(
@@ -328,15 +343,15 @@ impl Audit {
 
 impl Shadow {
     fn turn(&mut self, start: usize, cut_into: Use, event: Event) {
-        let alive = self.ranges.iter().find(|(_, range)| range.state != State::Dead);
-        if let Some((at, range)) = alive {
+        let mut ranges = self.starts.iter().zip(&self.ranges);
+        if let Some((at, range)) = ranges.find(|(_, range)| range.state != State::Dead) {
             panic!("audit: {event} takes the segment at {start} from what lives at {at}: {range}");
         }
         let is_taken_twice = cut_into != Use::Free
             && self.cut_into != Use::Free
             && !(self.cut_into == cut_into && self.ranges.is_empty());
         assert!(!is_taken_twice, "audit: {event} takes the segment at {start}; {}", self.story());
-        *self = Self { cut_into, since: Some(event), ranges: Vec::new() };
+        *self = Self { cut_into, since: Some(event), ..Self::default() };
     }
 }
 

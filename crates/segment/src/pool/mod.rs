@@ -540,8 +540,8 @@ impl Pool {
             0 => self.segment_bytes(), // Cut into blocks, or retired before: unknown.
             used => used,
         };
-        for word in (SEGMENT_HEAD_BYTES..used).step_by(8) {
-            self.arena.word(start + word).store(0xdbdb_dbdb_dbdb_dbdb, Ordering::Relaxed);
+        for word in self.arena.words(start + SEGMENT_HEAD_BYTES..start + used) {
+            word.store(0xdbdb_dbdb_dbdb_dbdb, Ordering::Relaxed);
         }
     }
 

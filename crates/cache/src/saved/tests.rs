@@ -78,7 +78,7 @@ type Items = BTreeMap<Vec<u8>, (String, Vec<u8>)>;
 fn items_of(cache: &mut Cache, second: u32) -> Items {
     let mut items = Items::new();
     let saved = cache.save(&now_in(second), |item, value| {
-        let value = value.parts().flatten().copied().collect();
+        let value = value.parts().collect::<Vec<_>>().concat();
         let before = items.insert(item.key.to_vec(), (format!("{item:?}"), value));
         if before.is_some() { Err("an item was saved twice") } else { Ok(()) }
     });

@@ -149,7 +149,7 @@ impl Shard {
 
     pub(super) fn value(&self, key: &[u8]) -> Option<Vec<u8>> {
         let at = self.at(key)?;
-        Some(self.segments.item(at).value().parts().flatten().copied().collect())
+        Some(self.segments.item(at).value().parts().collect::<Vec<_>>().concat())
     }
 
     pub(super) fn maintain_all(&mut self, now: u32) {

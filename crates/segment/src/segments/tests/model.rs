@@ -198,7 +198,7 @@ impl Model {
         let item = segments.item(at);
         assert!(item.value().equals(&wanted.value));
         let found = Wanted {
-            value: item.value().parts().flatten().copied().collect(),
+            value: item.value().parts().collect::<Vec<_>>().concat(),
             client_flags: item.client_flags(),
             expiry: item.expiry(),
             cas: item.cas(),

@@ -237,8 +237,12 @@ fn refuse_at_any_moment(evict: bool) {
     let last_bytes = [0, 48 << 10, 1 << 17, 1 << 18];
     let replies = |request: &[u8]| if request.starts_with(b"ma ") { 2 } else { 1 };
     for (turn, last_bytes) in last_bytes.into_iter().enumerate() {
-        // Fifths meet all kinds ([`KINDS`]). The turns begin at different moments.
-        let step = if last_bytes == 0 { 1 } else { 5 };
+        // Thirds and fifths meet all kinds ([`KINDS`]). The turns begin at different moments.
+        let step = match last_bytes {
+            0 if std::env::var_os("KACHEL_FULL").is_some() => 1,
+            0 => 3,
+            _ => 5,
+        };
         let first = if evict { turn + 4 } else { turn };
         for moment in (first % step..requests.len()).step_by(step) {
             let memory_bytes = 16 << 20;

@@ -61,7 +61,7 @@ pub(crate) fn until_retry<'hold>(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

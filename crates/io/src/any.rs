@@ -153,7 +153,7 @@ impl Files for AnyIo {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

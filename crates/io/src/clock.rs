@@ -131,7 +131,7 @@ impl Clock for ManualClock {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -132,7 +132,7 @@ pub(crate) fn address_of(name: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

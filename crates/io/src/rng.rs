@@ -84,7 +84,7 @@ impl Rng for SeededRng {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::HashSet;
 

@@ -169,7 +169,7 @@ impl fmt::Debug for SendBlock {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -109,7 +109,7 @@ impl<T: Default> Slots<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

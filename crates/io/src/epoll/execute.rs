@@ -75,7 +75,7 @@ fn write(transfer: &Transfer, durable: bool) -> Result<usize, FileError> {
     Ok(pwrite(fd, memory, offset)?)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use rustix::io::Errno;
 

@@ -84,7 +84,7 @@ impl fmt::Debug for AlignedBuffer {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -74,7 +74,7 @@ pub(crate) fn finish_open(operation: &mut FileOperation, fd: OwnedFd) -> Result<
     Ok(length)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use rustix::fs::openat;
 

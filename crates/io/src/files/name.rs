@@ -58,7 +58,7 @@ impl fmt::Debug for FileName {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

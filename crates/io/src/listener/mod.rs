@@ -181,5 +181,5 @@ pub(crate) fn peer(address: Option<SocketAddrAny>) -> Peer {
     address.and_then(|address| SocketAddr::try_from(address).ok()).map_or(Peer::Local, Peer::from)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

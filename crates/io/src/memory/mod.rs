@@ -491,5 +491,5 @@ impl Drop for Memory {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -159,7 +159,7 @@ fn op_of(operation: &mut FileOperation) -> squeue::Entry {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::files::{AlignedBuffer, FolderHandle, Transfer};

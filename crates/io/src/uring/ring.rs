@@ -528,7 +528,7 @@ impl Drop for Ring {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::io::Read as _;
     use std::os::fd::AsFd as _;

@@ -662,5 +662,5 @@ fn segment_bytes_for(limit_bytes: u64, engines: u16) -> usize {
     segment_bytes
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -38,7 +38,7 @@ mod log;
 
 #[cfg(all(test, loom))]
 mod models;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::io;

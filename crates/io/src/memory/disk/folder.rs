@@ -122,7 +122,7 @@ fn apply(names: &mut Names, change: Change) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

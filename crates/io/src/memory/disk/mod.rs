@@ -376,5 +376,5 @@ impl DiskState {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -5,7 +5,7 @@
 
 use super::Log;
 use super::queues::Queue;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::limits::BLOCK_BYTES;
 use crate::meta::{DEAD, ITEMS, OWNER, Phase, SLOT};
@@ -72,7 +72,7 @@ impl Log {
 
     /// Counts all items again and compares the sums with the books. Returns the locations of all
     /// items that are not dead.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn audit_items(&self) -> Vec<ItemAt> {
         use super::ttl::expiry_or_never;
         use crate::meta::{EXPIRY_MAX, USED};
@@ -111,20 +111,20 @@ impl Log {
     }
 
     /// Bytes still free in some open segment of probation.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn open_room_bytes(&self) -> usize {
         let open = self.open.any(Queue::Probation).expect("an open segment");
         self.pool.segment_bytes() - self.pool.metas.get(open, crate::meta::USED) as usize
     }
 
     /// The oldest segment of probation.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn oldest_of_probation(&self) -> Option<u32> {
         self.queues.by_age(&self.pool.metas, Queue::Probation).next()
     }
 
     /// Replaces the spare segments. Returns the previous ones.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn replace_spare(&mut self, spare: Vec<u32>) -> Vec<u32> {
         std::mem::replace(&mut self.spare, spare)
     }

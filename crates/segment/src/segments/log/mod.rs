@@ -22,7 +22,7 @@
 //! - L6  A segment in `awaited` becomes a spare segment once no reader on another core can be in
 //!   it. Spare and awaited segments together are at most `spare_target`.
 
-#[cfg(any(test, debug_assertions))]
+#[cfg(any(all(test, not(loom)), debug_assertions))]
 mod audit;
 mod place;
 pub(crate) mod open;

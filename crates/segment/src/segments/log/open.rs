@@ -204,7 +204,7 @@ pub(crate) enum Purpose {
     Job { victim: u32 },
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::segments::log::ttl::NEVER;

@@ -165,7 +165,7 @@ impl Queues {
     }
 
     /// The segments of each bin that is a list, with the number of the bin, for audits.
-    #[cfg(any(test, debug_assertions))]
+    #[cfg(any(all(test, not(loom)), debug_assertions))]
     pub(crate) fn binned<'a>(
         &'a self,
         metas: &'a Metas,
@@ -177,7 +177,7 @@ impl Queues {
     }
 
     /// Whether a segment with this number of dead bytes belongs in bin `bin` (Q1).
-    #[cfg(any(test, debug_assertions))]
+    #[cfg(any(all(test, not(loom)), debug_assertions))]
     pub(crate) fn is_bin_of(&self, bin: usize, dead_bytes: usize) -> bool {
         bin > 0 && bin == self.bin_of(dead_bytes)
     }

@@ -40,7 +40,7 @@ pub(crate) const fn expiry_or_never(expiry: u32) -> u32 {
     if expiry == 0 { u32::MAX } else { expiry }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

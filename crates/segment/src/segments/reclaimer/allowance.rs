@@ -200,7 +200,7 @@ impl Allowance {
     }
 
     /// Items examined so far.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn items(&self) -> usize {
         self.items
     }

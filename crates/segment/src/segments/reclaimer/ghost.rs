@@ -135,7 +135,7 @@ fn close_gap(words: &[AtomicU64], bit: u32) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -262,7 +262,7 @@ impl Reclaimer {
     }
 
     /// The number of items that the last request was allowed to examine, and that it examined.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn items_looked_at(&self, segment_bytes: usize) -> (usize, usize) {
         (self.allowance.items_max(segment_bytes), self.allowance.items())
     }

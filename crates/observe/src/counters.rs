@@ -287,7 +287,7 @@ impl Counters {
             return self.store_no_memory.add(1);
         }
         if matches!(verdict, Verdict::DiskFailed) {
-            return; // As any store that is refused for a reason of the server's.
+            return; // `cmd_set` has only what the engine has judged.
         }
         self.cmd_set.add(1);
         debug_assert!(

@@ -295,6 +295,9 @@ impl<'o, E: Subject> Run<'o, E> {
     /// Every client reads what the server has sent to it.
     fn receive(&mut self) -> Result<(), String> {
         for client in 0..self.clients.len() {
+            if !self.clients[client].is_connected() {
+                continue;
+            }
             let (settled, unknown) = self.at(client, Client::receive)?;
             let (now, connection) = (self.moment(), self.clients[client].connection());
             for asked in settled {

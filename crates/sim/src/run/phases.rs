@@ -80,9 +80,13 @@ const MISSING_PERCENT_MAX: u64 = 10;
 const MISSING_MAX: u64 = 2;
 
 /// After this number of refused values a store counts as full.
-const REFUSED_MIN: u32 = 40;
+const REFUSED_MIN: u64 = 40;
 /// The most values that fill the store.
 const HELD_MAX: usize = 3_000;
+/// Values that are sent together while less than `FILLED_PERCENT` of memory is in use. Later ones
+/// may be refused, so each is sent alone.
+const FILLED_AT_ONCE: usize = 32;
+const FILLED_PERCENT: u64 = 75;
 /// The longest value that fills the store.
 const FULL_BYTES_MAX: u64 = 14_000;
 /// The most replacements in a full store.
@@ -344,12 +348,20 @@ impl<E: Subject> Run<'_, E> {
         let mut dice = Random::for_purpose(self.options.seed, "full");
         let (mut held, mut refused) = (Vec::new(), 0);
         while refused < REFUSED_MIN && held.len() < HELD_MAX {
-            let bytes = dice.skewed(NUMBER_DIGITS, FULL_BYTES_MAX);
-            let (key, set) = self.asker.own_number(bytes as usize);
-            if self.is_refused(index, set)? {
-                refused += 1;
-            } else {
-                held.push((key, bytes as usize));
+            let spent_bytes = self.server.world.shared.budget.spent_bytes();
+            let is_early = spent_bytes * 100 < self.options.memory_bytes * FILLED_PERCENT;
+            let count = if is_early { FILLED_AT_ONCE } else { 1 };
+            let mut values = Vec::new();
+            let sets = (0..count).map(|_| {
+                let bytes = dice.skewed(NUMBER_DIGITS, FULL_BYTES_MAX) as usize;
+                let (key, set) = self.asker.own_number(bytes);
+                values.push((key, bytes));
+                set
+            });
+            let sets = sets.collect();
+            match self.refused(index, sets)? {
+                0 => held.append(&mut values),
+                some => refused += some,
             }
         }
         let pinned = self.server.world.engines.common().pinned_bytes();
@@ -358,19 +370,20 @@ impl<E: Subject> Run<'_, E> {
             let ask = self.asker.replacement(&mut dice, key, *bytes);
             let shown = crate::answer::shown(&ask.text);
             let may_refuse = pinned > 0 || self.options.has_cold_values();
-            if self.is_refused(index, ask)? && !may_refuse {
+            if self.refused(index, vec![ask])? > 0 && !may_refuse {
                 return Err(format!("a full store refuses an item that is not larger: {shown}"));
             }
         }
         self.leave(index)
     }
 
-    /// Sends a request and waits for its reply. Returns whether it was refused for lack of memory.
-    fn is_refused(&mut self, index: usize, ask: Ask) -> Result<bool, String> {
+    /// Sends requests and waits for their replies. Returns how many were refused for lack of
+    /// memory.
+    fn refused(&mut self, index: usize, asks: Vec<Ask>) -> Result<u64, String> {
         let before = self.tally.refused;
-        self.at(index, |client, around| client.send(vec![ask], b"", around));
-        self.until("a request is answered", CALM_NS_MAX, |run| run.clients[index].is_content())?;
-        Ok(self.tally.refused > before)
+        self.at(index, |client, around| client.send(asks, b"", around));
+        self.until("requests are answered", CALM_NS_MAX, |run| run.clients[index].is_content())?;
+        Ok(self.tally.refused - before)
     }
 
     /// A new client stores a value that expires after a second, then reads it, and stores it again.

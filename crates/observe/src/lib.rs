@@ -38,7 +38,7 @@ pub use counters::{Counters, TICK_UNIT_NS, WAIT_UNIT_NS};
 pub use engine_counters::EngineCounters;
 pub use histogram::{Histogram, HistogramSum};
 pub use log::Log;
-pub use metrics::{METRICS_CONTENT_TYPE, Metrics};
+pub use metrics::Metrics;
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
 pub use rows::classes::{CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sizes};
 pub use rows::general::general;

@@ -23,9 +23,6 @@ use crate::histogram::HistogramSum;
 use crate::rows::{Kind, Row, Unit, Value};
 use crate::totals::Totals;
 
-/// The content type of [`Metrics::text`].
-pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
 /// The metrics of the exporter with one series, and the rows that they show.
 const EXPORTED: &[(&str, &str)] = &[
     ("memcached_uptime_seconds", "uptime"),

@@ -11,7 +11,7 @@ use kachel_testkit::{Random, World, WorldOptions, is_rest};
 const CORES: u16 = 8;
 const CLIENTS: usize = 200;
 /// Virtual time between two looks at what the cores do.
-const STEP_NS: u64 = 5_000;
+const STEP_NS: u64 = 10_000;
 /// Processor time of a request, and of a tick without its requests.
 const REQUEST_NS: u64 = 20_000;
 const TICK_NS: u64 = 2_000;

@@ -43,7 +43,7 @@ pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
 pub use rows::classes::{CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sizes};
 pub use rows::general::general;
 pub use rows::own::own;
-pub use rows::{Facts, Kind, Row, Unit, Value};
+pub use rows::{Kind, ProcessFacts, Row, RowValue, Unit};
 pub use sizes::Sizes;
 pub use totals::Totals;
 pub use watchers::{Lines, TooManyWatchers, WATCHERS_MAX, WatcherId, Watchers};

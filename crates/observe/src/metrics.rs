@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 
 use crate::counters::{TICK_UNIT_NS, WAIT_UNIT_NS};
 use crate::histogram::HistogramSum;
-use crate::rows::{Kind, Row, Unit, Value};
+use crate::rows::{Kind, Row, RowValue, Unit};
 use crate::totals::Totals;
 
 /// The metrics of the exporter with one series, and the rows that they show.
@@ -116,9 +116,9 @@ impl Metrics {
             return;
         }
         let (number, text) = match row.value {
-            Value::Number(number) => (number, number.to_string()),
-            Value::Micros(us) => (us, Value::Micros(us).to_string()),
-            Value::Text(text) => (0, text.to_owned()),
+            RowValue::Number(number) => (number, number.to_string()),
+            RowValue::Micros(us) => (us, RowValue::Micros(us).to_string()),
+            RowValue::Text(text) => (0, text.to_owned()),
         };
         let &Row { name, kind, unit, help, .. } = row;
         let name = name.to_owned();
@@ -311,7 +311,7 @@ fn own_name(name: &str, kind: Kind, unit: Unit) -> String {
 /// The value of a row. Times are in seconds.
 fn in_seconds(row: &Taken) -> String {
     match row.unit {
-        Unit::Micros => Value::Micros(row.number).to_string(),
+        Unit::Micros => RowValue::Micros(row.number).to_string(),
         Unit::One | Unit::Bytes | Unit::Seconds => row.number.to_string(),
     }
 }

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use kachel_observe::{Facts, Metrics, TICK_UNIT_NS, Totals, general, own};
+use kachel_observe::{Metrics, ProcessFacts, TICK_UNIT_NS, Totals, general, own};
 
 /// A recorded scrape.
 const RECORDED: &str = include_str!("data/exporter-0.16.0.txt");
 
-const FACTS: Facts<'_> = Facts {
+const FACTS: ProcessFacts<'_> = ProcessFacts {
     pid: 7,
     uptime_s: 99,
     unix_s: 1_795_782_174,

@@ -23,7 +23,7 @@ use crate::by_class::ClassCounters;
 use crate::census::{Census, Group};
 use crate::class_sums::ClassSums;
 use crate::counters::Counters;
-use crate::rows::{Kind, Row, Unit, Value};
+use crate::rows::{Kind, Row, RowValue, Unit};
 use crate::totals::Totals;
 
 /// Bytes of a step of `stats sizes`.
@@ -274,7 +274,7 @@ impl Class<'_> {
         ];
         debug_assert!(rows.len() <= CLASS_ROWS_MAX, "a piece has room for them");
         for (name, number, kind, unit) in rows {
-            sink(Some(class), &Row { name, value: Value::Number(number), kind, unit, help: "" });
+            sink(Some(class), &Row { name, value: RowValue::Number(number), kind, unit, help: "" });
         }
     }
 

@@ -9,7 +9,7 @@
 use kachel_io::SEND_BLOCK_BYTES;
 
 use crate::rows::Of::{Both, Computed, Engines, Fact, Sum};
-use crate::rows::{Facts, Row, Stat, Value, counter, each, gauge, info, zero};
+use crate::rows::{ProcessFacts, Row, RowValue, Stat, counter, each, gauge, info, zero};
 use crate::totals::Totals;
 
 /// Gives the rows of `stats` to `sink`. `others` are rows that other parts of the process count,
@@ -18,7 +18,7 @@ use crate::totals::Totals;
 /// Cost: a load for each row, and core or engine.
 pub fn general(
     totals: &Totals,
-    facts: &Facts<'_>,
+    facts: &ProcessFacts<'_>,
     others: &[Row<'_>],
     sink: &mut dyn FnMut(&Row<'_>),
 ) {
@@ -29,8 +29,8 @@ pub fn general(
     each(ITEMS, totals, facts, sink);
 }
 
-fn connections<'f>(facts: &'f Facts<'_>) -> Value<'f> {
-    Value::Number(u64::from(facts.connections))
+fn connections<'f>(facts: &'f ProcessFacts<'_>) -> RowValue<'f> {
+    RowValue::Number(u64::from(facts.connections))
 }
 
 /// The blocks that hold replies.
@@ -45,20 +45,24 @@ fn index_power(totals: &Totals) -> u64 {
 
 /// Facts about the process and its connections.
 const PROCESS: &[Stat] = &[
-    info("pid", Fact(|f| Value::Number(u64::from(f.pid))), "The process ID."),
-    counter("uptime", Fact(|f| Value::Number(u64::from(f.uptime_s))), "Time since the start.")
+    info("pid", Fact(|f| RowValue::Number(u64::from(f.pid))), "The process ID."),
+    counter("uptime", Fact(|f| RowValue::Number(u64::from(f.uptime_s))), "Time since the start.")
         .seconds(),
-    gauge("time", Fact(|f| Value::Number(f.unix_s)), "The Unix time of the server.").seconds(),
-    info("version", Fact(|f| Value::Text(f.version)), "The memcached version that clients see."),
-    info("libevent", Fact(|_| Value::Text("none")), "Kachel does not use libevent."),
-    info("pointer_size", Fact(|_| Value::Number(64)), "Bits of an address."),
-    counter("rusage_user", Fact(|f| Value::Micros(f.user_us)), "Processor time in user mode.")
+    gauge("time", Fact(|f| RowValue::Number(f.unix_s)), "The Unix time of the server.").seconds(),
+    info("version", Fact(|f| RowValue::Text(f.version)), "The memcached version that clients see."),
+    info("libevent", Fact(|_| RowValue::Text("none")), "Kachel does not use libevent."),
+    info("pointer_size", Fact(|_| RowValue::Number(64)), "Bits of an address."),
+    counter("rusage_user", Fact(|f| RowValue::Micros(f.user_us)), "Processor time in user mode.")
         .micros(),
-    counter("rusage_system", Fact(|f| Value::Micros(f.system_us)), "Processor time in the kernel.")
-        .micros(),
+    counter(
+        "rusage_system",
+        Fact(|f| RowValue::Micros(f.system_us)),
+        "Processor time in the kernel.",
+    )
+    .micros(),
     gauge(
         "max_connections",
-        Fact(|f| Value::Number(u64::from(f.connections_max))),
+        Fact(|f| RowValue::Number(u64::from(f.connections_max))),
         "Connections that may be open at once (-c).",
     ),
     gauge("curr_connections", Fact(connections), "Connections that are open."),
@@ -113,17 +117,17 @@ const REQUESTS: &[Stat] = &[
 
 /// The limits and threads of the process, and its index, which grows one bucket at a time.
 const SERVER: &[Stat] = &[
-    gauge("limit_maxbytes", Fact(|f| Value::Number(f.limit_bytes)), "The memory budget (-m).")
+    gauge("limit_maxbytes", Fact(|f| RowValue::Number(f.limit_bytes)), "The memory budget (-m).")
         .bytes(),
     gauge(
         "accepting_conns",
-        Fact(|f| Value::Number(u64::from(f.is_accepting))),
+        Fact(|f| RowValue::Number(u64::from(f.is_accepting))),
         "1 while the server accepts connections.",
     ),
     // A connection above the limit is rejected, so no listener is ever disabled.
     zero("listen_disabled_num"),
     zero("time_in_listen_disabled_us"),
-    gauge("threads", Fact(|f| Value::Number(u64::from(f.threads))), "Threads that serve (-t)."),
+    gauge("threads", Fact(|f| RowValue::Number(u64::from(f.threads))), "Threads that serve (-t)."),
     counter(
         "conn_yields",
         Sum(|c| &c.conn_yields),
@@ -143,7 +147,7 @@ const SERVER: &[Stat] = &[
 
 /// The crawler, which is the walk of a listing, and the log. The rows of TLS come next.
 const LOGS: &[Stat] = &[
-    info("slab_reassign_last_busy_status", Fact(|_| Value::Text("none")), ""),
+    info("slab_reassign_last_busy_status", Fact(|_| RowValue::Text("none")), ""),
     zero("slab_reassign_running"),
     zero("slabs_moved"),
     gauge("lru_crawler_running", Sum(|c| &c.listings), "Listings of items that are being sent."),
@@ -190,5 +194,5 @@ const ITEMS: &[Stat] = &[
     zero("moves_within_lru"),
     zero("direct_reclaims"),
     zero("lru_bumps_dropped"),
-    info("kachel_version", Fact(|f| Value::Text(f.own_version)), "Kachel's version."),
+    info("kachel_version", Fact(|f| RowValue::Text(f.own_version)), "Kachel's version."),
 ];

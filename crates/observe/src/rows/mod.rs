@@ -1,6 +1,6 @@
 //! Statistics as rows of data: each has a name, a value, a kind and a unit, and is made once.
 //!
-//! Upstream:   [`Totals`] and [`Facts`], on any thread.
+//! Upstream:   [`Totals`] and [`ProcessFacts`], on any thread.
 //! Downstream: sinks, which write the rows as text, in the binary protocol, or as metrics.
 //!
 //! The tables of rows are in `general` (`stats`), `own` (`stats kachel`) and `classes` (`stats
@@ -24,7 +24,7 @@ pub struct Row<'a> {
     /// The name, as `stats` shows it.
     pub name: &'a str,
     /// The value.
-    pub value: Value<'a>,
+    pub value: RowValue<'a>,
     /// What the value tells.
     pub kind: Kind,
     /// The unit of the value.
@@ -36,7 +36,7 @@ pub struct Row<'a> {
 
 /// The value of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum RowValue<'a> {
     /// A number.
     Number(u64),
     /// Microseconds, which are shown as seconds with six decimals.
@@ -45,7 +45,7 @@ pub enum Value<'a> {
     Text(&'a str),
 }
 
-impl fmt::Display for Value<'_> {
+impl fmt::Display for RowValue<'_> {
     /// The value as `stats` shows it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -82,7 +82,7 @@ pub enum Unit {
 
 /// The facts about a process that its counters do not tell, at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct ProcessFacts<'a> {
     /// The process ID.
     pub pid: u32,
     /// Seconds since the start.
@@ -137,7 +137,7 @@ enum Of {
     /// A number that is computed of several counters.
     Computed(fn(&Totals) -> u64),
     /// A fact.
-    Fact(for<'f> fn(&'f Facts<'_>) -> Value<'f>),
+    Fact(for<'f> fn(&'f ProcessFacts<'_>) -> RowValue<'f>),
     /// Always 0, because Kachel has nothing that the name counts.
     Zero,
 }
@@ -181,15 +181,15 @@ impl Stat {
         Self { unit: Unit::Micros, ..self }
     }
 
-    fn row<'a>(&self, totals: &Totals, facts: &'a Facts<'_>) -> Row<'a> {
+    fn row<'a>(&self, totals: &Totals, facts: &'a ProcessFacts<'_>) -> Row<'a> {
         let value = match self.of {
-            Of::Sum(counter) => Value::Number(totals.sum(counter)),
-            Of::Engines(counter) => Value::Number(totals.sum_of_engines(counter)),
-            Of::Both(one, other) => Value::Number(totals.sum(one) + totals.sum(other)),
-            Of::Max(gauge) => Value::Number(totals.max(gauge)),
-            Of::Computed(number) => Value::Number(number(totals)),
+            Of::Sum(counter) => RowValue::Number(totals.sum(counter)),
+            Of::Engines(counter) => RowValue::Number(totals.sum_of_engines(counter)),
+            Of::Both(one, other) => RowValue::Number(totals.sum(one) + totals.sum(other)),
+            Of::Max(gauge) => RowValue::Number(totals.max(gauge)),
+            Of::Computed(number) => RowValue::Number(number(totals)),
             Of::Fact(fact) => fact(facts),
-            Of::Zero => Value::Number(0),
+            Of::Zero => RowValue::Number(0),
         };
         let &Self { name, kind, unit, help, .. } = self;
         Row { name, value, kind, unit, help }
@@ -197,7 +197,7 @@ impl Stat {
 }
 
 /// Gives the rows of a table to `sink`.
-fn each(table: &[Stat], totals: &Totals, facts: &Facts<'_>, sink: &mut dyn FnMut(&Row<'_>)) {
+fn each(table: &[Stat], totals: &Totals, facts: &ProcessFacts<'_>, sink: &mut dyn FnMut(&Row<'_>)) {
     debug_assert!(!table.is_empty(), "rows of a table");
     for stat in table {
         sink(&stat.row(totals, facts));
@@ -207,11 +207,11 @@ fn each(table: &[Stat], totals: &Totals, facts: &Facts<'_>, sink: &mut dyn FnMut
 impl<'a> Row<'a> {
     /// A row that another part of the process counts.
     pub const fn counter(name: &'a str, number: u64, help: &'static str) -> Self {
-        Self { name, value: Value::Number(number), kind: Kind::Counter, unit: Unit::One, help }
+        Self { name, value: RowValue::Number(number), kind: Kind::Counter, unit: Unit::One, help }
     }
 
     /// A row of how much there is now of something that another part of the process has.
     pub const fn gauge(name: &'a str, number: u64, unit: Unit, help: &'static str) -> Self {
-        Self { name, value: Value::Number(number), kind: Kind::Gauge, unit, help }
+        Self { name, value: RowValue::Number(number), kind: Kind::Gauge, unit, help }
     }
 }

@@ -5,14 +5,19 @@
 
 use crate::counters::{TICK_UNIT_NS, WAIT_UNIT_NS};
 use crate::rows::Of::{Computed, Engines, Fact, Max, Sum};
-use crate::rows::{Facts, Row, Stat, Value, counter, each, gauge, info};
+use crate::rows::{ProcessFacts, Row, RowValue, Stat, counter, each, gauge, info};
 use crate::totals::Totals;
 
 /// Gives the rows of `stats kachel` to `sink`. `others` are rows that other parts of the process
 /// count: those of TLS and of the pipe.
 ///
 /// Cost: a load for each row, and core or engine.
-pub fn own(totals: &Totals, facts: &Facts<'_>, others: &[Row<'_>], sink: &mut dyn FnMut(&Row<'_>)) {
+pub fn own(
+    totals: &Totals,
+    facts: &ProcessFacts<'_>,
+    others: &[Row<'_>],
+    sink: &mut dyn FnMut(&Row<'_>),
+) {
     each(PROCESS, totals, facts, sink);
     others.iter().for_each(&mut *sink);
     each(COUNTERS, totals, facts, sink);
@@ -24,26 +29,26 @@ fn tick_us(totals: &Totals, permille: u64) -> u64 {
 }
 
 const PROCESS: &[Stat] = &[
-    info("kachel_version", Fact(|f| Value::Text(f.own_version)), "Kachel's version."),
-    info("kachel_io", Fact(|f| Value::Text(f.io_kind)), "The I/O backend: io_uring or epoll."),
+    info("kachel_version", Fact(|f| RowValue::Text(f.own_version)), "Kachel's version."),
+    info("kachel_io", Fact(|f| RowValue::Text(f.io_kind)), "The I/O backend: io_uring or epoll."),
     gauge(
         "kachel_awake_cores",
-        Fact(|f| Value::Number(u64::from(f.awake_cores))),
+        Fact(|f| RowValue::Number(u64::from(f.awake_cores))),
         "Cores that serve clients.",
     ),
     counter(
         "kachel_spreads",
-        Fact(|f| Value::Number(f.spreads)),
+        Fact(|f| RowValue::Number(f.spreads)),
         "Times that clients were spread over more cores.",
     ),
     counter(
         "kachel_gathers",
-        Fact(|f| Value::Number(f.gathers)),
+        Fact(|f| RowValue::Number(f.gathers)),
         "Times that clients were gathered on fewer cores.",
     ),
     counter(
         "kachel_core_trials",
-        Fact(|f| Value::Number(f.core_trials)),
+        Fact(|f| RowValue::Number(f.core_trials)),
         "Times that another number of cores was tried.",
     ),
 ];
@@ -168,13 +173,13 @@ const COUNTERS: &[Stat] = &[
     gauge("kachel_longest_tick_us", Max(|c| &c.longest_tick_us), "The longest tick.").micros(),
     gauge(
         "kachel_memory_spent",
-        Fact(|f| Value::Number(f.spent_bytes)),
+        Fact(|f| RowValue::Number(f.spent_bytes)),
         "Memory of the budget (-m) that is in use.",
     )
     .bytes(),
     gauge(
         "kachel_pinned_bytes",
-        Fact(|f| Value::Number(f.pinned_bytes)),
+        Fact(|f| RowValue::Number(f.pinned_bytes)),
         "Memory of values that are being sent.",
     )
     .bytes(),

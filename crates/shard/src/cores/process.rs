@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kachel_engine::{ClockOrigin, Now};
 use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
-use kachel_observe::{Facts, Metrics, Totals, Watchers, general, own};
+use kachel_observe::{Metrics, ProcessFacts, Totals, Watchers, general, own};
 
 use crate::cores::buffers::WaitingMemory;
 use crate::cores::crawler::Crawler;
@@ -132,10 +132,10 @@ impl Shared {
 
     /// The facts about the process for `stats`, at the time `now`. `io_kind` is the kind of the
     /// backends; values of `pinned_bytes` are being sent.
-    pub fn facts<'f>(&'f self, now: Now, io_kind: &'f str, pinned_bytes: u64) -> Facts<'f> {
+    pub fn facts<'f>(&'f self, now: Now, io_kind: &'f str, pinned_bytes: u64) -> ProcessFacts<'f> {
         let options = &self.options;
         let usage = (options.usage)();
-        Facts {
+        ProcessFacts {
             pid: options.pid,
             uptime_s: now.second,
             unix_s: u64::try_from(now.unix(now.second)).unwrap_or(0),

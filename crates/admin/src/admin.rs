@@ -15,9 +15,9 @@ use crate::token::AdminToken;
 
 /// The admin address, which is served until the process ends.
 #[derive(Clone)]
-pub struct Admin(Arc<Service>);
+pub struct AdminAddress(Arc<Service>);
 
-impl Admin {
+impl AdminAddress {
     /// Starts the thread that answers clients of `listener`. They may call the server by an IP
     /// address, as `localhost`, or by one of `hosts`. With a token, they must show it.
     ///

@@ -1,6 +1,6 @@
 //! The admin address: metrics, health and readiness over HTTP, for operators and their tools.
 //!
-//! Upstream:   `kachel` opens the listener and starts the thread ([`Admin::start`]).
+//! Upstream:   `kachel` opens the listener and starts the thread ([`AdminAddress::start`]).
 //! Downstream: hyper and tokio, on one thread of their own. [`AdminSource`] tells what is answered.
 //!
 //! ```text
@@ -35,7 +35,7 @@ mod wrong_tokens;
 #[cfg(feature = "tls")]
 pub use accept::AdminCertificates;
 pub use accept::AdminListener;
-pub use admin::Admin;
+pub use admin::AdminAddress;
 pub use limits::DESCRIPTORS_MAX;
 pub use source::AdminSource;
 pub use token::{ADMIN_TOKEN_BYTES_MAX, AdminToken};

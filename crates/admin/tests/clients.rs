@@ -1,7 +1,7 @@
 //! The admin address over its socket: answers, refusals, and clients that misbehave.
 //!
 //! Upstream:   a server that is not there: [`Fake`] tells what the tests want.
-//! Downstream: `kachel_admin::Admin`, on loopback.
+//! Downstream: `kachel_admin::AdminAddress`, on loopback.
 //!
 //! Invariants:
 //! - I1  No test judges a time. A client that waits for its connection to be closed waits for the
@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kachel_admin::{Admin, AdminListener, AdminSource, AdminToken};
+use kachel_admin::{AdminAddress, AdminListener, AdminSource, AdminToken};
 use kachel_testkit::{
     http_ask, http_connect, http_get, http_get_with, http_read_to_end, http_status, wait_until,
 };
@@ -69,11 +69,11 @@ fn token(text: &str) -> AdminToken {
     AdminToken::read(text.as_bytes(), [9, 10]).expect("a token")
 }
 
-fn start(server: &Server, token: Option<AdminToken>) -> (Admin, u16) {
+fn start(server: &Server, token: Option<AdminToken>) -> (AdminAddress, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
     let hosts = vec!["cache.example".to_string()];
-    let admin = Admin::start(AdminListener::Tcp(listener), hosts, token, server.clone());
+    let admin = AdminAddress::start(AdminListener::Tcp(listener), hosts, token, server.clone());
     (admin.expect("a thread"), port)
 }
 

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use kachel_admin::{ADMIN_TOKEN_BYTES_MAX, Admin, AdminListener, AdminSource, AdminToken};
+use kachel_admin::{ADMIN_TOKEN_BYTES_MAX, AdminAddress, AdminListener, AdminSource, AdminToken};
 use kachel_host::UnusableFile;
 use kachel_io::Waker;
 use kachel_options::{AdminListen, ServeOptions};
@@ -187,7 +187,7 @@ pub(crate) fn start(
     token: Option<AdminToken>,
     encryption: Option<&Encryption>,
     progress: &Progress,
-) -> Result<Option<(Admin, Open)>, Failure> {
+) -> Result<Option<(AdminAddress, Open)>, Failure> {
     let Some(wanted) = &options.admin.listen else { return Ok(None) };
     let mut open = listeners::open_admin(wanted)?;
     let socket = open.sockets.pop().expect("one socket");
@@ -201,7 +201,7 @@ pub(crate) fn start(
             AdminListener::Tcp(socket.into())
         }
     };
-    let admin = Admin::start(listener, options.admin.hosts.clone(), token, progress.clone())
+    let admin = AdminAddress::start(listener, options.admin.hosts.clone(), token, progress.clone())
         .map_err(|error| Failure::system("--admin", &error))?;
     Ok(Some((admin, open)))
 }

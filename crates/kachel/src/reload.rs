@@ -20,7 +20,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kachel_admin::Admin;
+use kachel_admin::AdminAddress;
 use kachel_options::OptionsFile;
 
 use crate::admin::TokenFile;
@@ -34,7 +34,7 @@ pub(crate) struct Files {
     pub(crate) users: Option<UsersFile>,
     pub(crate) encryption: Option<Encryption>,
     /// The token of the admin address.
-    pub(crate) token: Option<(TokenFile, Admin)>,
+    pub(crate) token: Option<(TokenFile, AdminAddress)>,
     /// Only compared: options count from the start on.
     pub(crate) options: Option<OptionsFile>,
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kachel_admin::{Admin, AdminToken, DESCRIPTORS_MAX};
+use kachel_admin::{AdminAddress, AdminToken, DESCRIPTORS_MAX};
 use kachel_host::{
     Cores, Daemon, Nodes, PageKind, Pidfile, ServiceState, Signal, Signals, Unpinned,
 };
@@ -198,7 +198,7 @@ struct Opened {
 
 impl Opened {
     /// Adds the place of the admin address. Returns that address.
-    fn note_admin(&mut self, admin: Admin, open: &Open) -> Admin {
+    fn note_admin(&mut self, admin: AdminAddress, open: &Open) -> AdminAddress {
         self.places.extend(open.places.iter().map(|place| format!("{place} (--admin)")));
         self.port_lines += &open.port_lines;
         admin

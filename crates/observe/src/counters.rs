@@ -16,11 +16,11 @@ use kachel_stdx::Counter;
 use crate::by_class::ByClass;
 use crate::histogram::Histogram;
 
-/// Nanoseconds of a unit of [`Counters::tick_times`], as a power of two: the histogram then reaches
+/// Nanoseconds of a unit of [`Counters::tick_times`]. It is a power of two. The histogram reaches
 /// from a tenth of a microsecond to eight seconds.
 pub const TICK_UNIT_NS: u64 = 1 << 7;
 
-/// Nanoseconds of a unit of [`Counters::waits`], as a power of two.
+/// Nanoseconds of a unit of [`Counters::waits`]. It is a power of two.
 pub const WAIT_UNIT_NS: u64 = 1 << 10;
 
 impl Counters {
@@ -126,7 +126,7 @@ counters! {
     auth_cmds,
     /// Logins with an unknown user or a wrong password.
     auth_errors,
-    /// Storage requests, those apart for which there was no memory.
+    /// Storage requests, except those refused for lack of memory or for a failed disk.
     cmd_set,
     /// Items ever stored.
     total_items,

@@ -20,12 +20,12 @@ use kachel_stdx::Counter;
 
 /// Buckets of each power of two, as a power of two.
 const PRECISION_BITS: u32 = 2;
-/// The greatest value that has a bucket of its own is just below two to the power of this.
+/// Values below two to the power of this are told apart.
 const VALUE_BITS: u32 = 26;
 /// The number of buckets. Greater values count in the last one.
 const BUCKETS: usize = ((VALUE_BITS - PRECISION_BITS + 1) << PRECISION_BITS) as usize;
 
-/// How often each value was noted, about.
+/// How often values were noted, by bucket.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS],
@@ -107,10 +107,10 @@ impl HistogramSum {
         self.sum
     }
 
-    /// The value that this part of all values do not exceed, at most a quarter too high. `permille`
-    /// is from 0 to 1,000. 0 if no value was noted.
+    /// The value that `permille` thousandths of all values do not exceed, at most a quarter too
+    /// high. 0 if no value was noted. `permille` is at most 1,000.
     pub fn percentile(&self, permille: u64) -> u64 {
-        debug_assert!(permille <= 1000, "a part of all values");
+        debug_assert!(permille <= 1000, "at most all values");
         let wanted = (self.count() * permille).div_ceil(1000);
         let mut seen = 0;
         let reached = self.buckets.iter().position(|count| {

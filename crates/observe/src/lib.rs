@@ -2,13 +2,13 @@
 //! served.
 //!
 //! Upstream:   each stage of `shard` counts and notes here while it serves requests.
-//! Downstream: `stats`, the clients that watch the log, and whoever reads the counters on another
-//!             thread.
+//! Downstream: `stats`, `/metrics`, and the clients that watch the log.
 //!
 //! Invariants:
 //! - I1  A counter has one writer, so an addition is a plain load and store. Any thread may read
 //!   it at any time, without a lock.
-//! - I2  What nobody has asked for costs a request at most a load.
+//! - I2  The log and the counts by prefix cost a request at most a load until a client asks for
+//!   them.
 
 #![forbid(unsafe_code)]
 

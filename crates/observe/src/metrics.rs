@@ -1,16 +1,18 @@
 //! Statistics in Prometheus' text format 0.0.4.
 //!
-//! Upstream:   whoever is scraped, on any thread.
-//! Downstream: the rows of `stats` and `stats kachel`.
+//! Upstream:   the process, when it is scraped, on any thread.
+//! Downstream: the rows of `stats` and `stats kachel`, and the histograms.
 //!
 //! The first metrics have the names, types and labels that memcached_exporter 0.16.0 makes of a
 //! memcached, so dashboards and alerts for it work unchanged. Every other row follows under a name
-//! that begins with `kachel_` and ends with its unit, and with `_total` if it is a counter.
+//! that begins with `kachel_` and ends with its unit, and with `_total` if it is a counter. Two
+//! kinds of rows have no metric of their own: facts, and memcached's names for what Kachel does not
+//! have.
 //!
 //! Invariants:
 //! - M1  A metric has one type, and all its series stand together.
-//! - M2  No label has a key or anything else that a client chooses. So the number of series is the
-//!   number of rows.
+//! - M2  No label has a key or anything else that a client chooses. So the number of series is
+//!   fixed.
 //!
 //! Source: "Exposition formats", Prometheus' documentation; the names of memcached_exporter 0.16.0.
 
@@ -129,21 +131,21 @@ impl Metrics {
     pub fn take_histograms(&mut self, totals: &Totals) {
         self.histogram(
             "kachel_tick_seconds",
-            "The times of ticks, without their waits.",
+            "The times of ticks, without their sleep.",
             &totals.histogram(|counters| &counters.tick_times),
             (6..=24).step_by(2).map(|power| (power, ((TICK_UNIT_NS << power) as f64) / 1e9)),
             TICK_UNIT_NS as f64 / 1e9,
         );
         self.histogram(
             "kachel_wait_seconds",
-            "The times that requests waited which were left to another core or delayed.",
+            "How long parked and delayed requests waited.",
             &totals.histogram(|counters| &counters.waits),
             (4..=24).step_by(2).map(|power| (power, ((WAIT_UNIT_NS << power) as f64) / 1e9)),
             WAIT_UNIT_NS as f64 / 1e9,
         );
         self.histogram(
             "kachel_tick_requests",
-            "The requests of each tick that had any.",
+            "The number of requests of each tick that had any.",
             &totals.histogram(|counters| &counters.tick_requests),
             (1..=12).map(|power| (power, ((1_u32 << power) - 1).into())),
             1.0,
@@ -168,8 +170,8 @@ impl Metrics {
         );
     }
 
-    /// Writes a histogram. `bounds` are the bounds of its buckets as powers of two, which the
-    /// values of a bucket are below, and as they are shown. `unit` is that of the sum.
+    /// Writes a histogram. `bounds` has two numbers for each bucket: the power of two that its
+    /// values are below, and the bound that is shown. The sum is multiplied by `unit`.
     fn histogram(
         &mut self,
         name: &str,

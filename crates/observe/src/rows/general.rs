@@ -87,10 +87,14 @@ const PROCESS: &[Stat] = &[
 /// Requests by their results.
 const REQUESTS: &[Stat] = &[
     counter("cmd_get", Both(|c| &c.get_hits, |c| &c.get_misses), "Keys read."),
-    counter("cmd_set", Sum(|c| &c.cmd_set), "Storage requests, without those refused for memory."),
+    counter(
+        "cmd_set",
+        Sum(|c| &c.cmd_set),
+        "Storage requests, except those refused for lack of memory or for a failed disk.",
+    ),
     counter("cmd_flush", Sum(|c| &c.cmd_flush), "flush_all requests."),
     counter("cmd_touch", Both(|c| &c.touch_hits, |c| &c.touch_misses), "Keys touched."),
-    counter("cmd_meta", Sum(|c| &c.cmd_meta), "me requests."),
+    counter("cmd_meta", Sum(|c| &c.cmd_meta), "Requests of the meta command me."),
     counter("get_hits", Sum(|c| &c.get_hits), "Keys read and found."),
     counter("get_misses", Sum(|c| &c.get_misses), "Keys read and not found."),
     counter("get_expired", Sum(|c| &c.get_expired), "Misses whose item had expired."),
@@ -101,9 +105,13 @@ const REQUESTS: &[Stat] = &[
     counter("incr_hits", Sum(|c| &c.incr_hits), "Increments that found an item."),
     counter("decr_misses", Sum(|c| &c.decr_misses), "Decrements that found no item."),
     counter("decr_hits", Sum(|c| &c.decr_hits), "Decrements that found an item."),
-    counter("cas_misses", Sum(|c| &c.cas_misses), "Compare-and-swap requests without an item."),
+    counter("cas_misses", Sum(|c| &c.cas_misses), "Compare-and-swap requests that found no item."),
     counter("cas_hits", Sum(|c| &c.cas_hits), "Compare-and-swap requests whose token matched."),
-    counter("cas_badval", Sum(|c| &c.cas_badval), "Compare-and-swap requests with another token."),
+    counter(
+        "cas_badval",
+        Sum(|c| &c.cas_badval),
+        "Compare-and-swap requests whose token differed.",
+    ),
     counter("touch_hits", Sum(|c| &c.touch_hits), "Touches that found an item."),
     counter("touch_misses", Sum(|c| &c.touch_misses), "Touches that found no item."),
     counter("store_too_large", Sum(|c| &c.store_too_large), "Values refused as too large (-I)."),
@@ -131,7 +139,7 @@ const SERVER: &[Stat] = &[
     counter(
         "conn_yields",
         Sum(|c| &c.conn_yields),
-        "Times that a connection waited for its turn, its client or room.",
+        "Times that a connection waited for its turn, its client or memory.",
     ),
     gauge("hash_power_level", Computed(index_power), "Slots of the index, as a power of 2."),
     gauge("hash_bytes", Engines(|c| &c.index_bytes), "Memory of the index.").bytes(),
@@ -154,9 +162,17 @@ const LOGS: &[Stat] = &[
     counter("lru_crawler_starts", Sum(|c| &c.listings_begun), "Listings of items ever begun."),
     zero("lru_maintainer_juggles"),
     zero("malloc_fails"),
-    counter("log_worker_dropped", Sum(|c| &c.log_worker_dropped), "Log lines without room."),
+    counter(
+        "log_worker_dropped",
+        Sum(|c| &c.log_worker_dropped),
+        "Log lines dropped because a buffer was full.",
+    ),
     counter("log_worker_written", Sum(|c| &c.log_worker_written), "Log lines written."),
-    counter("log_watcher_skipped", Sum(|c| &c.log_watcher_skipped), "Log lines a watcher missed."),
+    counter(
+        "log_watcher_skipped",
+        Sum(|c| &c.log_watcher_skipped),
+        "Log lines that slow watchers missed.",
+    ),
     counter("log_watcher_sent", Sum(|c| &c.log_watcher_sent), "Log lines passed to watchers."),
     gauge("log_watchers", Sum(|c| &c.watchers), "Clients that watch the log."),
 ];

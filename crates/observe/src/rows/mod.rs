@@ -29,8 +29,8 @@ pub struct Row<'a> {
     pub kind: Kind,
     /// The unit of the value.
     pub unit: Unit,
-    /// A sentence about it for operators. Empty if the name is memcached's and Kachel has nothing
-    /// that it counts.
+    /// A sentence for operators. Empty if the name is memcached's and Kachel has nothing that it
+    /// counts.
     pub help: &'static str,
 }
 

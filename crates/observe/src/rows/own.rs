@@ -64,17 +64,17 @@ const COUNTERS: &[Stat] = &[
     counter(
         "kachel_line_closes",
         Sum(|c| &c.line_closes),
-        "Connections closed for a command line that was late.",
+        "Connections closed because a command line was late.",
     ),
     counter(
         "kachel_block_closes",
         Sum(|c| &c.block_closes),
-        "Connections closed for a data block that was late.",
+        "Connections closed because a data block was late.",
     ),
     counter(
         "kachel_login_closes",
         Sum(|c| &c.login_closes),
-        "Connections closed for a login that was late.",
+        "Connections closed because a login was late.",
     ),
     counter(
         "kachel_reader_closes",
@@ -84,7 +84,7 @@ const COUNTERS: &[Stat] = &[
     counter(
         "kachel_resumptions",
         Sum(|c| &c.resumptions),
-        "Times that a waiting connection was looked at again.",
+        "Times that a waiting connection was checked again.",
     ),
     counter("kachel_long_lines", Sum(|c| &c.long_lines), "Command lines of more than 2 KiB."),
     counter("kachel_listed_items", Sum(|c| &c.listed_items), "Items examined for listings."),
@@ -99,7 +99,11 @@ const COUNTERS: &[Stat] = &[
         Sum(|c| &c.writes_beside),
         "Changes to engines that have another home core.",
     ),
-    counter("kachel_engines_held", Sum(|c| &c.engines_held), "Times that an engine was held."),
+    counter(
+        "kachel_engines_held",
+        Sum(|c| &c.engines_held),
+        "Times that a core found an engine held by another core.",
+    ),
     counter(
         "kachel_connections_moved",
         Sum(|c| &c.connections_moved),
@@ -108,7 +112,7 @@ const COUNTERS: &[Stat] = &[
     counter(
         "kachel_evicted_age_s",
         Engines(|c| &c.evicted_age_s),
-        "Seconds that evicted items were not used, in all; over evictions: their mean.",
+        "Sum of the times from the last use of an item to its eviction.",
     )
     .seconds(),
     counter("kachel_udp_datagrams", Sum(|c| &c.udp_datagrams), "Datagrams received."),
@@ -127,7 +131,7 @@ const COUNTERS: &[Stat] = &[
     counter(
         "kachel_udp_lost",
         Sum(|c| &c.udp_lost),
-        "Requests over UDP without room, and replies that the kernel did not send.",
+        "Requests over UDP that found no free exchange, and replies that the kernel did not send.",
     ),
     counter(
         "kachel_requests",
@@ -139,7 +143,7 @@ const COUNTERS: &[Stat] = &[
     gauge(
         "kachel_longest_hold_bytes",
         Max(|c| &c.longest_hold_bytes),
-        "The most work while an engine was held.",
+        "The most work of a core while it held an engine.",
     )
     .bytes(),
     gauge(
@@ -148,8 +152,12 @@ const COUNTERS: &[Stat] = &[
         "The longest time for which an engine was held.",
     )
     .micros(),
-    gauge("kachel_longest_tick_bytes", Max(|c| &c.longest_tick_bytes), "The most work in a tick.")
-        .bytes(),
+    gauge(
+        "kachel_longest_tick_bytes",
+        Max(|c| &c.longest_tick_bytes),
+        "The most work of the engines in a tick.",
+    )
+    .bytes(),
     gauge("kachel_tick_p50_us", Computed(|t| tick_us(t, 500)), "Half of the ticks took no longer.")
         .micros(),
     gauge("kachel_tick_p99_us", Computed(|t| tick_us(t, 990)), "99 % of the ticks took no longer.")
@@ -157,7 +165,7 @@ const COUNTERS: &[Stat] = &[
     gauge(
         "kachel_wait_p99_us",
         Computed(|t| (t.histogram(|c| &c.waits).percentile(990) * WAIT_UNIT_NS).div_ceil(1000)),
-        "99 % of the requests that waited for a core or an engine waited no longer.",
+        "99 % of the parked and delayed requests waited no longer.",
     )
     .micros(),
     gauge(

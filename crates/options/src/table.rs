@@ -333,8 +333,8 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "admin-token-file",
         Text("file"),
         "",
-        "file with the token that clients of the admin address must show, which others may not read; \
-         SIGHUP reads it again. Health and readiness need no token",
+        "file with the token that clients of the admin address must send; other users must have no right \
+         to the file. SIGHUP reads it again. Health and readiness need no token",
         |partial, given| {
             set(&mut partial.serve.admin.token_file, Some(PathBuf::from(given.text())))
         },
@@ -532,8 +532,8 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "drain",
         Integer("seconds", 0, U32_MAX),
         "0",
-        "serve clients for this time after a signal that ends the server, while /ready of --admin says \
-         no; a second signal ends it",
+        "serve clients for this time after a signal that ends the server, while /ready of --admin \
+         answers 503; a second signal ends the drain",
         |partial, given| set(&mut partial.serve.drain_s, given.integer()),
     ),
     works(('r', "enable-coredumps"), Nothing, "off", "allow core files after a crash", {

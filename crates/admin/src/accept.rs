@@ -4,11 +4,11 @@
 //! Downstream: `connection`, a task for each client.
 //!
 //! Invariants:
-//! - A1  At most [`CONNECTIONS_MAX`] connections are open. One more ends the oldest: most take
-//!   milliseconds, so the oldest is that of a client that is slow or silent, or guesses tokens.
+//! - A1  At most [`CONNECTIONS_MAX`] connections are open. One more ends the oldest. Most take
+//!   milliseconds, so the client of the oldest is slow or silent, or guesses tokens.
 //! - A2  An accept that fails for want of descriptors or memory is followed by a pause.
-//! - A3  A descriptor is held in reserve, so that health and readiness are told when clients of the
-//!   cache have taken all others.
+//! - A3  A descriptor is held in reserve, so that requests for health and readiness are answered
+//!   when clients of the cache have taken all others.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -52,7 +52,7 @@ pub(crate) enum Accepting {
 }
 
 impl Accepting {
-    /// Must be called within the runtime. Errors: out of the user's watches, or no memory.
+    /// Must be called within the runtime. Errors: the user's limit of epoll watches, or no memory.
     pub(crate) fn new(listener: AdminListener) -> io::Result<Self> {
         match listener {
             AdminListener::Tcp(listener) => Ok(Self::Tcp(of_tcp(listener)?)),
@@ -139,7 +139,8 @@ where
             Err(_) if reserve.release() => {}                 // A3
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await, // A2
         }
-        // Lets the others run: one whose request is there is answered before it is the oldest.
+        // Lets the other tasks run. So a connection whose request has arrived is answered before
+        // it can become the oldest.
         tokio::task::yield_now().await;
     }
 }

@@ -19,7 +19,7 @@ pub struct AdminAddress(Arc<Service>);
 
 impl AdminAddress {
     /// Starts the thread that answers clients of `listener`. They may call the server by an IP
-    /// address, as `localhost`, or by one of `hosts`. With a token, they must show it.
+    /// address, as `localhost`, or by one of `hosts`. If there is a token, they must send it.
     ///
     /// Errors: out of threads, descriptors or memory.
     pub fn start(
@@ -36,7 +36,7 @@ impl AdminAddress {
         let service = Arc::new(Service::new(hosts, token, source));
         let of_thread = Arc::clone(&service);
         let body = move || {
-            // Whoever asks often must not take the cores of the shards.
+            // Clients that ask often must not take processor time from the shards.
             kachel_host::give_way();
             match runtime.block_on(listener.serve(of_thread)) {}
         };

@@ -1,5 +1,5 @@
-//! Whether a request may ask at all: by its method, its host, and the site of the page that sends
-//! it.
+//! Whether a request is allowed: by its method, its body, its host, and the site of the page that
+//! sends it.
 //!
 //! Upstream:   `route`, with the head of each request.
 //! Downstream: nothing.

@@ -1,7 +1,7 @@
 //! The admin address: metrics, health and readiness over HTTP, for operators and their tools.
 //!
 //! Upstream:   `kachel` opens the listener and starts the thread ([`AdminAddress::start`]).
-//! Downstream: hyper and tokio, on one thread of their own. [`AdminSource`] tells what is answered.
+//! Downstream: hyper and tokio, on one thread of their own. [`AdminSource`] has what is answered.
 //!
 //! ```text
 //! client --> accept --> one request: head --> may it ask? --> route --> answer --> close
@@ -15,7 +15,7 @@
 //! Architecture invariants:
 //! - No shard knows this crate, and no request here runs code on the thread of a shard. A probe may
 //!   wake a shard that sleeps.
-//! - While nobody asks, the thread sleeps: it has no timer.
+//! - The thread sleeps while no client is connected: it has no timer.
 //! - Nothing that a client sends changes the server, or makes this crate panic.
 //! - The memory and the descriptors of all clients together have limits, named in `limits`.
 

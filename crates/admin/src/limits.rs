@@ -12,8 +12,8 @@ pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// listener, the one in reserve, and those of the runtime.
 pub const DESCRIPTORS_MAX: u64 = CONNECTIONS_MAX as u64 + 8;
 
-/// How long a connection may take from its acceptance to the last byte of its answer. At the limit
-/// it is closed: a client that sends slowly, reads slowly or is silent.
+/// How long a connection may take from its acceptance to the last byte of its answer. Then it is
+/// closed: its client sends slowly, reads slowly or is silent.
 pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Bytes of a request's line and headers together. A longer head is answered with status 431.

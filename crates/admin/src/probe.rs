@@ -10,7 +10,7 @@
 //! - P1  One probe runs at a time, and none begins within [`PROBE_PAUSE`] of the last one.
 //! - P2  A shard that is reported has made no tick for [`PROBE_TIME_MAX`] after it was woken.
 //! - P3  Only pauses of this probe count, not the time in which the process, or the thread of the
-//!   probe, did not run. So a process that was stopped and goes on is not found ill.
+//!   probe, did not run. So no shard is reported because the process was suspended.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ impl Probe {
 }
 
 /// Asks all shards, and returns those that do not answer. `before` are those of the last probe: if
-/// they have made no tick since, nobody waits for them again.
+/// they have made no tick since, the probe does not wait for them again.
 async fn probe(source: &dyn AdminSource, before: &[Asked]) -> Vec<Asked> {
     let mut ticks = Vec::new();
     source.ticks(&mut ticks);

@@ -1,11 +1,12 @@
 //! The answer to a request.
 //!
 //! Upstream:   `connection`, with the head of each request.
-//! Downstream: `hosts` and `wrong_tokens` say whether it may ask; [`AdminSource`] and `probe` tell.
+//! Downstream: `hosts` and `wrong_tokens` allow or refuse it; [`AdminSource`] and `probe` have the
+//!             content of the answer.
 //!
 //! Invariants:
-//! - R1  With a token, only health and readiness are told without it. They tell nothing but whether
-//!   the server serves.
+//! - R1  If there is a token, only requests for health and readiness are answered without it. These
+//!   answers say only whether the server serves, and if not, why.
 
 use std::net::IpAddr;
 use std::sync::{PoisonError, RwLock};
@@ -22,7 +23,7 @@ use crate::wrong_tokens::WrongTokens;
 
 /// The content type of sentences.
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// The content type of Prometheus' text format.
+/// The content type of Prometheus' text format (`kachel_observe::Metrics`).
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What is at `/`.

@@ -1,5 +1,5 @@
-//! How often wrong tokens are checked. Tokens cannot be tried quickly, and a client with the
-//! right one gets in beside others with wrong ones.
+//! Limits how often wrong tokens are checked. So tokens cannot be tried quickly, and a client with
+//! the right token is answered while others guess.
 //!
 //! Upstream:   `route`, for each request with a token.
 //! Downstream: nothing.

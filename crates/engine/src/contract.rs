@@ -29,10 +29,10 @@
 //! - I5  An outcome whose sequence is lost ([`DurableWord::is_lost`]) reaches no client. The shard
 //!   sends the replies before it and closes the connection, so the client does not know whether
 //!   its change was made. A sequence is lost if the disk fails before it is durable.
-//! - I6  An engine whose disk takes no writes any more changes nothing. It answers
-//!   [`Answer::disk_failed`] to an operation that would change something, that depends on what is
-//!   lost, or that needs what the disk cannot read. The last of these may succeed when it is asked
-//!   again.
+//! - I6  An engine whose write or sync has failed changes nothing any more. It answers
+//!   [`Answer::disk_failed`] to an operation that would change something or depends on what is
+//!   lost. Each engine answers the same to an operation whose value the disk cannot read. That
+//!   operation may succeed when a client asks again.
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The variable that names the socket: a path, or a name of the abstract namespace after an `@`.
 const SOCKET_ENV: &str = "NOTIFY_SOCKET";
 
-/// How long after a time that was announced the manager must wait for the next message. A guess.
+/// How much longer than an announced time the manager waits for the next message. A guess.
 const PATIENCE_TIME: Duration = Duration::from_secs(60);
 
 /// A message to the service manager.

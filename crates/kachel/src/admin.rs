@@ -1,6 +1,6 @@
-//! The admin address of the process (`--admin`): its socket, its token, and what it tells.
+//! The admin address of the process (`--admin`): its socket, its token, and what it answers.
 //!
-//! Upstream:   `serve` starts it before items are loaded, and tells how far the process is;
+//! Upstream:   `serve` starts it before items are loaded, and notes how far the process is;
 //!             `reload` reads its token again.
 //! Downstream: `kachel_admin` answers its clients, on a thread of its own.
 //!
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariants:
-//! - A1  `/ready` says yes from the moment in which the shards serve clients until the server is
-//!   asked to end. Load does not change it.
+//! - A1  `/ready` answers 200 from the moment in which the shards serve clients until the server is
+//!   asked to end. Load does not change that.
 //! - A2  The shards are probed only while they must make ticks: not before they serve clients, and
 //!   not while they end.
 

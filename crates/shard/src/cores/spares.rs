@@ -1,4 +1,4 @@
-//! Things that are made once and used again: those that are not in use, the one used last first.
+//! Records or buffers that are not in use. The one that was used last is taken first.
 //!
 //! Upstream:   `records` keeps records in it, and `buffers` the buffers of the process.
 //! Downstream: nothing.
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Invariants:
-//! - S1  `warm` is a stack, so nobody has used the lowest `fewest` of it since the period began.
-//!   They become cold when it ends. Cold things are freed, unless somebody needs them before.
+//! - S1  `warm` is a stack, so its lowest `fewest` things were not used since the period began.
+//!   They become cold when it ends. Cold things are freed, unless they are needed before.
 
 /// The spare things of one kind.
 #[derive(Debug)]

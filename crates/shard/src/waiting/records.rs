@@ -9,9 +9,9 @@
 //! - R1  The records of a core that are in use, with their texts, take at most the core's part of
 //!   `1 / WAITING_PART` of `-m`, or `WAITING_BYTES_MIN`, and all of them are charged (`buffers`,
 //!   B1). A request that would exceed either waits in its connection, except that a core without a
-//!   record in use always gets one. When a request finds none, half as many as are in use then must
-//!   come back before the connections that have waited longest are served again. Requests that find
-//!   none meanwhile do not delay that.
+//!   record in use always gets one. A request that finds none starts a count: when half as
+//!   many records have come back as were in use then, the connections that have waited longest are
+//!   served again. Requests that find none meanwhile do not start it anew.
 //! - R2  A core keeps its records. So it allocates only when it has more requests parked than
 //!   before. It frees those that it has not used for `KEPT_SECONDS`.
 //! - R3  The answer of each record is delivered, in every state of its connection.

@@ -31,7 +31,7 @@ pub const CENSUS_BYTES_MAX: usize = 2 * GROUPS_MAX * size_of::<Group>();
 
 /// The most items that one census examines. A guess: exporters wait a second for `stats items`, and
 /// a build with all assertions takes 0.3 us for an item.
-pub const CENSUS_ITEMS_MAX: u64 = 4 << 20;
+pub(crate) const CENSUS_ITEMS_MAX: u64 = 4 << 20;
 
 /// Bytes of a note.
 pub const NOTE_BYTES: usize = 12;

@@ -30,8 +30,7 @@ pub use by_class::{
     ByClass, CLASSED_PER_TICK_MAX, ClassCounters, Found, ItemBefore, look_before, tells_no_lengths,
 };
 pub use census::{
-    CENSUS_BYTES_MAX, CENSUS_ITEMS_MAX, Census, Group, Grouping, NOTE_BYTES, SIZE_STEPS_MAX,
-    take_note,
+    CENSUS_BYTES_MAX, Census, Group, Grouping, NOTE_BYTES, SIZE_STEPS_MAX, take_note,
 };
 pub use class_sums::ClassSums;
 pub use counters::{Counters, TICK_UNIT_NS, WAIT_UNIT_NS};
@@ -46,4 +45,4 @@ pub use rows::own::own;
 pub use rows::{Kind, ProcessFacts, Row, RowValue, Unit};
 pub use sizes::Sizes;
 pub use totals::Totals;
-pub use watchers::{Lines, TooManyWatchers, WATCHERS_MAX, WatcherId, Watchers};
+pub use watchers::{Lines, TooManyWatchers, WatcherId, Watchers};

@@ -35,7 +35,7 @@ use kachel_wire::format::log;
 use crate::counters::Counters;
 
 /// The most watchers of a process, as in memcached.
-pub const WATCHERS_MAX: usize = 20;
+pub(crate) const WATCHERS_MAX: usize = 20;
 /// Bytes of the longest line that says how many lines were skipped.
 const SKIPPED_BYTES_MAX: usize = 32;
 

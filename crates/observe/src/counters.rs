@@ -126,8 +126,10 @@ counters! {
     auth_cmds,
     /// Logins with an unknown user or a wrong password.
     auth_errors,
-    /// Storage requests, except those refused for lack of memory or for a failed disk.
-    cmd_set,
+    /// Storage requests, without those that `cas_hits`, `cas_misses` and `cas_badval` count, and
+    /// without those refused for lack of memory or for a failed disk. `cmd_set` of `stats` is the
+    /// sum of the four.
+    sets,
     /// Items ever stored.
     total_items,
     /// `flush_all`s.
@@ -287,9 +289,8 @@ impl Counters {
             return self.store_no_memory.add(1);
         }
         if matches!(verdict, Verdict::DiskFailed) {
-            return; // `cmd_set` has only what the engine has judged.
+            return; // `sets` has only what the engine has judged.
         }
-        self.cmd_set.add(1);
         debug_assert!(
             !matches!(verdict, Verdict::Hit(_) | Verdict::Deleted | Verdict::Touched),
             "a store neither reads nor deletes"
@@ -301,11 +302,10 @@ impl Counters {
             }
             Verdict::Exists => &self.cas_badval,
             Verdict::Miss => &self.cas_misses,
-            _ => return,
+            _ => &self.sets,
         };
-        if terms.needs_match() {
-            compared.add(1);
-        }
+        let counter = if terms.needs_match() { compared } else { &self.sets };
+        counter.add(1);
     }
 
     fn note_arithmetic(&self, direction: Direction, verdict: &Verdict) {
@@ -319,6 +319,45 @@ impl Counters {
             Verdict::Number { .. } | Verdict::NoMemory { found: true } => hits.add(1),
             Verdict::Miss => misses.add(1),
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kachel_engine::{StoreMode, Ttl};
+
+    use super::*;
+
+    fn terms(compare_cas: Option<u64>) -> StoreTerms {
+        StoreTerms {
+            mode: StoreMode::Set,
+            value_bytes: 1,
+            client_flags: 0,
+            ttl: Ttl(0),
+            compare_cas,
+            new_cas: None,
+            stores_stale: false,
+            protocol_mark: false,
+            vivify: None,
+        }
+    }
+
+    /// The fault: `cmd_set` had the compare-and-swap requests, too. What metrics show as sets, the
+    /// difference of two readings, fell when one of them came in between.
+    #[test]
+    fn a_storage_request_is_counted_once_by_whether_it_compares() {
+        let stored = Verdict::Stored { cas: 1, value_bytes: 1 };
+        let verdicts = [stored, Verdict::Exists, Verdict::Miss, Verdict::NotStored];
+        for (place, verdict) in verdicts.iter().enumerate() {
+            for (compare_cas, counted) in [(None, 3), (Some(1), place)] {
+                let counters = Counters::default();
+                counters.note(&Verb::Store(terms(compare_cas)), verdict, false);
+                let Counters { cas_hits, cas_badval, cas_misses, sets, .. } = &counters;
+                let all = [cas_hits, cas_badval, cas_misses, sets].map(Counter::value);
+                let one = std::array::from_fn(|counter| u64::from(counter == counted));
+                assert_eq!(all, one, "{verdict:?} {compare_cas:?}");
+            }
         }
     }
 }

@@ -54,6 +54,16 @@ impl Totals {
         sum_of(engines, |counters| counter(counters).value())
     }
 
+    /// The storage requests of `cmd_set`. Each is counted once, so the sum never falls.
+    pub(crate) fn stores(&self) -> u64 {
+        let compared = [
+            self.sum(|counters| &counters.cas_hits),
+            self.sum(|counters| &counters.cas_misses),
+            self.sum(|counters| &counters.cas_badval),
+        ];
+        self.sum(|counters| &counters.sets) + compared.iter().sum::<u64>()
+    }
+
     /// The sum over all cores of the counter of one size class that `counter` selects, since the
     /// last `stats reset`.
     pub fn sum_of_class(&self, class: u8, counter: fn(&ClassCounters) -> &Counter) -> u64 {
@@ -122,7 +132,7 @@ mod tests {
         /// Another core counts 3 more and resets all when the second number is read.
         fn meanwhile(read: u32, totals: &Totals) {
             if read == 1 {
-                totals.cores[0].cmd_set.add(3);
+                totals.cores[0].sets.add(3);
                 totals.cores[0].by_class.of(1).cmd_set.add(3);
                 totals.reset();
             }
@@ -139,7 +149,7 @@ mod tests {
             |totals| {
                 totals.sum(|counters| {
                     note_read();
-                    &counters.cmd_set
+                    &counters.sets
                 })
             },
             |totals| {
@@ -151,7 +161,7 @@ mod tests {
         ];
         for sum in in_turn {
             let totals = Arc::new(Totals::new(1, 1));
-            totals.cores[0].cmd_set.add(5);
+            totals.cores[0].sets.add(5);
             totals.cores[0].by_class.of(1).cmd_set.add(5);
             READ.set(0);
             TOTALS.set(Some(Arc::clone(&totals)));

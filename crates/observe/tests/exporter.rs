@@ -37,6 +37,7 @@ fn text(totals: &Totals) -> String {
     let mut metrics = Metrics::default();
     general(totals, &FACTS, &[], &mut |row| metrics.take(row));
     own(totals, &FACTS, &[], &mut |row| metrics.take(row));
+    metrics.take_sets(totals);
     metrics.take_histograms(totals);
     metrics.take_stored(totals);
     let settings = [
@@ -102,7 +103,7 @@ fn each_number_is_the_one_of_stats() {
     let counters = &totals.cores[0];
     counters.get_hits.add(10);
     totals.cores[1].get_hits.add(5);
-    counters.cmd_set.add(9);
+    counters.sets.add(6);
     counters.cas_hits.add(2);
     counters.cas_badval.add(1);
     counters.longest_tick_us.set(2_500_000);

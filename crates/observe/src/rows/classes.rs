@@ -22,7 +22,6 @@ use kachel_stdx::{Counter, SizeClasses};
 use crate::by_class::ClassCounters;
 use crate::census::{Census, Group};
 use crate::class_sums::ClassSums;
-use crate::counters::Counters;
 use crate::rows::{Kind, Row, RowValue, Unit};
 use crate::totals::Totals;
 
@@ -42,25 +41,25 @@ const PAGE_BYTES: u64 = 1 << 20;
 
 /// A counter of a class.
 type OfClass = fn(&ClassCounters) -> &Counter;
-/// A counter of all requests.
-type OfAll = fn(&Counters) -> &Counter;
-/// A counter of a class, and the counter of all requests of its kind.
+/// How many requests of all classes were counted.
+type OfAll = fn(&Totals) -> u64;
+/// A counter of a class, and the count of all requests of its kind.
 type Pick = (OfClass, OfAll);
 
 /// memcached's counters of a class, in its order.
 const REQUESTS: [(&str, Pick); 8] = [
-    ("get_hits", (|row| &row.get_hits, |all| &all.get_hits)),
-    ("cmd_set", (|row| &row.cmd_set, |all| &all.cmd_set)),
-    ("delete_hits", (|row| &row.delete_hits, |all| &all.delete_hits)),
-    ("incr_hits", (|row| &row.incr_hits, |all| &all.incr_hits)),
-    ("decr_hits", (|row| &row.decr_hits, |all| &all.decr_hits)),
-    ("cas_hits", (|row| &row.cas_hits, |all| &all.cas_hits)),
-    ("cas_badval", (|row| &row.cas_badval, |all| &all.cas_badval)),
-    ("touch_hits", (|row| &row.touch_hits, |all| &all.touch_hits)),
+    ("get_hits", (|row| &row.get_hits, |all| all.sum(|core| &core.get_hits))),
+    ("cmd_set", (|row| &row.cmd_set, Totals::stores)),
+    ("delete_hits", (|row| &row.delete_hits, |all| all.sum(|core| &core.delete_hits))),
+    ("incr_hits", (|row| &row.incr_hits, |all| all.sum(|core| &core.incr_hits))),
+    ("decr_hits", (|row| &row.decr_hits, |all| all.sum(|core| &core.decr_hits))),
+    ("cas_hits", (|row| &row.cas_hits, |all| all.sum(|core| &core.cas_hits))),
+    ("cas_badval", (|row| &row.cas_badval, |all| all.sum(|core| &core.cas_badval))),
+    ("touch_hits", (|row| &row.touch_hits, |all| all.sum(|core| &core.touch_hits))),
 ];
 
 /// Values that were refused because there was no memory.
-const REFUSED: Pick = (|row| &row.store_no_memory, |all| &all.store_no_memory);
+const REFUSED: Pick = (|row| &row.store_no_memory, |all| all.sum(|core| &core.store_no_memory));
 
 /// The part of `all` requests that belongs to a class, if `counted` of `sample` requests do. Exact
 /// if the sample has all of them.
@@ -180,7 +179,7 @@ impl<R: ReadBeside> Classes<'_, R> {
         let chunk_bytes = self.sizes.lengths();
         debug_assert!(chunk_bytes.len() <= SizeClasses::MAX, "a row for each class");
         let of_class = |class, row| self.totals.sum_of_class(class, row);
-        let requests = &Requests::read(of_class, |all| self.totals.sum(all));
+        let requests = &Requests::read(of_class, |of_all| of_all(self.totals));
         let mut shown = 0;
         for (number, &chunk_bytes) in (0..).zip(chunk_bytes).skip(1.max(from as usize)) {
             let (held, gone) = (self.census.of(u32::from(number)), self.sums.of(number));

@@ -89,7 +89,7 @@ const REQUESTS: &[Stat] = &[
     counter("cmd_get", Both(|c| &c.get_hits, |c| &c.get_misses), "Keys read."),
     counter(
         "cmd_set",
-        Sum(|c| &c.cmd_set),
+        Computed(Totals::stores),
         "Storage requests, except those refused for lack of memory or for a failed disk.",
     ),
     counter("cmd_flush", Sum(|c| &c.cmd_flush), "flush_all requests."),

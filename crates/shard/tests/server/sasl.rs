@@ -140,7 +140,7 @@ fn every_other_request_before_the_login_is_refused_and_closes() {
             assert!(client.is_closed(), "{opcode:#x}");
         }
     }
-    assert_eq!(world.sum(|counters| &counters.cmd_set), 0);
+    assert_eq!(world.sum(|counters| &counters.sets), 0);
     assert_eq!(world.sum(|counters| &counters.auth_cmds), 0, "no login was tried");
 }
 

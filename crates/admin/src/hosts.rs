@@ -10,14 +10,15 @@
 //!
 //! Invariants:
 //! - V1  A request names its host exactly once, by an IP address, as `localhost`, or by a name of
-//!   `--admin-host`.
+//!   `--admin-host`. Only one of HTTP/1.0 may name none: load balancers ask like this, and no
+//!   browser does.
 //! - V2  A page of another site reaches only what tools ask for, and reads none of it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use hyper::header::{HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode};
+use hyper::{Method, StatusCode, Version};
 
 /// The header by which a browser tells which site a request comes from.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -35,13 +36,15 @@ impl Hosts {
         if head.method != Method::GET && head.method != Method::HEAD {
             return Err((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered"));
         }
-        let mut named = head.headers.get_all(HOST).iter();
-        let (Some(host), None) = (named.next(), named.next()) else {
+        let hosts = head.headers.get_all(HOST);
+        let may_lack_host = head.version == Version::HTTP_10;
+        if hosts.iter().count() != 1 && !(may_lack_host && hosts.iter().next().is_none()) {
             let sentence = "a request must have one header Host";
             return Err((StatusCode::MISDIRECTED_REQUEST, sentence));
-        };
+        }
         let of_target = head.uri.authority().map(|authority| authority.as_str().as_bytes());
-        if !of_target.into_iter().chain([host.as_bytes()]).all(|host| self.has(host)) {
+        let named = hosts.iter().map(HeaderValue::as_bytes);
+        if !of_target.into_iter().chain(named).all(|host| self.has(host)) {
             let sentence = "Host must be an IP address, localhost, or a name of --admin-host";
             return Err((StatusCode::MISDIRECTED_REQUEST, sentence));
         }
@@ -162,6 +165,15 @@ mod tests {
             assert_eq!(checked.map_err(|(status, _)| status.as_u16()), wanted, "{target}");
         }
         assert!(hosts.check(&head("/", &[host]), true).is_err(), "a body");
+        let old = |headers: &[(&str, &str)]| {
+            let mut head = head("/", headers);
+            head.version = Version::HTTP_10;
+            head
+        };
+        assert!(hosts.check(&old(&[]), false).is_ok(), "a load balancer");
+        for headers in [&[host, host][..], &[("host", "evil.example")]] {
+            assert!(hosts.check(&old(headers), false).is_err(), "{headers:?}");
+        }
     }
 
     #[test]

@@ -4,17 +4,19 @@
 //! Downstream: `connection`, a task for each client.
 //!
 //! Invariants:
-//! - A1  At most [`CONNECTIONS_MAX`] connections are open. One more ends the oldest. Most take
-//!   milliseconds, so the client of the oldest is slow or silent, or guesses tokens.
+//! - A1  At most [`CONNECTIONS_MAX`] connections are open. One more ends the oldest of the network
+//!   that has most of them. Most connections take milliseconds, so it is that of a client that is
+//!   slow or silent, or guesses tokens. A network that floods ends only its own.
 //! - A2  An accept that fails for want of descriptors or memory is followed by a pause.
 //! - A3  A descriptor is held in reserve, so that requests for health and readiness are answered
 //!   when clients of the cache have taken all others.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::ready;
 use std::io;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, TcpListener};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -119,21 +121,23 @@ where
 {
     let reserve = Arc::new(Reserve::default());
     reserve.fill();
-    let mut connections: VecDeque<JoinHandle<()>> = VecDeque::with_capacity(CONNECTIONS_MAX);
+    let mut connections: VecDeque<Open> = VecDeque::with_capacity(CONNECTIONS_MAX);
     loop {
         match accept().await {
             Ok((opening, address)) => {
-                connections.retain(|connection| !connection.is_finished());
+                connections.retain(|open| !open.task.is_finished());
                 if connections.len() == CONNECTIONS_MAX
-                    && let Some(oldest) = connections.pop_front()
+                    && let Some(place) = place_to_end(connections.iter().map(|open| open.network))
+                    && let Some(open) = connections.remove(place)
                 {
-                    oldest.abort(); // A1
+                    open.task.abort(); // A1
                 }
                 let (service, reserve) = (Arc::clone(&service), Arc::clone(&reserve));
-                connections.push_back(tokio::spawn(async move {
+                let task = tokio::spawn(async move {
                     serve_connection(opening, address, service).await;
                     reserve.fill();
-                }));
+                });
+                connections.push_back(Open { network: address.map(network_of), task });
             }
             Err(error) if is_of_client(&error) => {}
             Err(_) if reserve.release() => {}                 // A3
@@ -143,6 +147,31 @@ where
         // it can become the oldest.
         tokio::task::yield_now().await;
     }
+}
+
+/// A connection that may be open.
+struct Open {
+    /// `None` for a client of a unix socket.
+    network: Option<IpAddr>,
+    task: JoinHandle<()>,
+}
+
+/// The network of an address: all addresses of an IPv6 network of 64 bits can be one client's.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let bits = address.to_bits() >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from_bits(bits))
+        }
+    }
+}
+
+/// The place of the oldest connection of the network that has most (A1). The oldest come first.
+fn place_to_end(networks: impl Iterator<Item = Option<IpAddr>> + Clone) -> Option<usize> {
+    let count = |wanted| networks.clone().filter(|network| *network == wanted).count();
+    let counted = networks.clone().enumerate().map(|(place, network)| (count(network), place));
+    counted.max_by_key(|&(count, place)| (count, Reverse(place))).map(|(_, place)| place)
 }
 
 /// Whether an accept failed because a client has left.
@@ -171,5 +200,26 @@ impl Reserve {
     /// Gives the descriptor to the next client. Returns whether there was one.
     fn release(&self) -> bool {
         self.place().take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_that_floods_ends_its_own_connections() {
+        let of = |addresses: &[&str]| {
+            let networks = addresses.iter().map(|address| match *address {
+                "unix" => None,
+                address => Some(network_of(address.parse().expect("an address"))),
+            });
+            place_to_end(networks)
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&["unix", "unix"]), Some(0), "the oldest");
+        assert_eq!(of(&["10.0.0.1", "10.0.0.2", "10.0.0.2"]), Some(1), "its own");
+        assert_eq!(of(&["10.0.0.1", "2001:db8::1", "10.0.0.2", "2001:db8::2"]), Some(1), "by 64");
+        assert_eq!(of(&["2001:db8:0:1::1", "2001:db8::1"]), Some(0), "two networks");
     }
 }

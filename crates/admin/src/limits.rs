@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// The most connections at once. One more ends the oldest one.
+/// The most connections at once. One more ends the oldest of the network that has most.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
 
 /// The most descriptors that the thread has open: the connections, one that is being ended, the

@@ -1,5 +1,6 @@
 //! Limits how often wrong tokens are checked. So tokens cannot be tried quickly, and a client with
-//! the right token is answered while others guess.
+//! the right token is answered while others guess, unless one of its own network sends guesses
+//! without a pause: then the newest is nearly always a guess (W2).
 //!
 //! Upstream:   `route`, for each request with a token.
 //! Downstream: nothing.

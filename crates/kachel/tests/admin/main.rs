@@ -102,7 +102,9 @@ fn a_server_whose_shards_sleep_is_healthy_and_ready() {
         }
         let metrics = http_get(server.admin_port(), "/metrics");
         assert!(metrics.contains("\nmemcached_up 1\n"), "{metrics}");
-        assert!(nice(&server, "admin") > nice(&server, "shard 0"), "it gives way to shards");
+        // 19 is the most, which a process that runs these tests may have already.
+        let wanted = (nice(&server, "shard 0") + 1).min(19);
+        assert!(nice(&server, "admin") >= wanted, "it gives way to shards");
         assert!(server.last_words().contains("(--admin)"), "{}", server.last_words());
     }
 }

@@ -260,6 +260,8 @@ impl Shared {
     /// called `claim_end` in vain.
     pub fn allow_end(&self) {
         assert!(!self.is_stopping(), "a process that ends is not asked again");
+        // A client may have asked twice before, which is one question.
+        self.shutdown.store(false, Relaxed);
         let _was_claimed = self.end_claimed.swap(false, AcqRel);
     }
 

@@ -53,6 +53,9 @@ impl Kept {
                 let is_answered = matches!(asked.ask.expect, Expect::Values(_));
                 let keys = if is_answered { &words[1..] } else { &[] };
                 for (place, key) in keys.iter().enumerate() {
+                    if asked.disk_errors().any(|failed| failed == *key) {
+                        continue; // It says that the item is there and cannot be read.
+                    }
                     let kept = self.keys.get(*key).filter(|(_, ns)| *ns < arrived.0);
                     let Some((stored, _)) = kept else { continue };
                     let is_new = (self.stored_bytes - stored) * NEW_DIVISOR < memory_bytes;

@@ -42,8 +42,8 @@ and printed with the command that reproduces it.
 const KEYS_PER_GIVEN_UP: u64 = 5_000;
 
 /// In all runs together, servers that evict may miss one of this many keys that were stored a short
-/// time before, and a few: a segment that is evicted takes several at once, which the 50 runs from
-/// new seeds, with 600 such reads, do not average out.
+/// time before, and a few, because the 50 runs from new seeds have only 600 such reads. A fault in
+/// eviction makes many more of them miss.
 const MISSING_PART: u64 = 200;
 const MISSING_MAX: u64 = 8;
 

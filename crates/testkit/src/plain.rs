@@ -326,7 +326,7 @@ impl Extensions for Plain {
 #[cfg(test)]
 mod tests {
     use kachel_engine::{
-        ClockOrigin, KeyHasher, LeaseOptions, Outcome, Seeds, Ttl, Value, Verdict,
+        ClockOrigin, KeyHasher, LeaseOptions, Outcome, PutValue, Seeds, Ttl, Value, Verdict,
     };
     use kachel_host::Budget;
     use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
@@ -402,6 +402,33 @@ mod tests {
         assert_eq!(step(&mut plain, &mut cursor, &later), ["ca", "d"], "and a dead one");
         assert_eq!(step(&mut plain, &mut cursor, &later), ["e", "f"]);
         assert_eq!(step(&mut plain, &mut cursor, &later), [""; 0]);
+    }
+
+    /// The fault: the new item had the epoch after the flush, so it outlived a flush that had been
+    /// answered.
+    #[test]
+    fn what_is_made_of_an_item_that_is_flushed_meanwhile_is_flushed() {
+        let (mut plain, hasher, _) = plain(None);
+        let key = hasher.key(b"a");
+        set(&mut plain, hasher.key(b"a"), b"1", Ttl(0));
+        let found = plain.find(&key, Needed::Value, &now()).expect("it is in memory");
+        let put = Put {
+            value: PutValue::Number { number: 2, bytes: 1 },
+            client_flags: 0,
+            expiry: 0,
+            cas: None,
+            stale: false,
+            win_sent: false,
+            remnant: false,
+            protocol_mark: false,
+            keeps_access: false,
+            removes_when_refused: false,
+        };
+        plain.common().flush(&now()); // Another core does this.
+        plain.put(&key, found, &put, &mut Block::None, &now()).expect("there is room");
+        assert_eq!(plain.find(&key, Needed::Value, &now()).expect("no fetch"), None);
+        set(&mut plain, hasher.key(b"a"), b"3", Ttl(0));
+        assert!(plain.find(&key, Needed::Value, &now()).expect("no fetch").is_some());
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub struct HeapMap<T> {
     swept: (u32, u32),
     stats: EngineStats,
     work_bytes: u64,
+    /// The epoch in which the last operation has looked for its item (`heap`, I2).
+    epoch: u32,
 }
 
 impl<T: Default> HeapMap<T> {
@@ -95,6 +97,7 @@ impl<T: Default> HeapMap<T> {
             swept: (0, 0),
             stats: EngineStats::default(),
             work_bytes: 0,
+            epoch: 0,
         })
     }
 
@@ -123,11 +126,13 @@ impl<T: Default> HeapMap<T> {
         EngineStats { index_items: items, items, ..self.stats }
     }
 
-    /// The number of the live item under `key`. A dead item is dropped.
+    /// The number of the live item under `key`, with which an operation begins. A dead item is
+    /// dropped.
     pub fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<u64> {
+        self.epoch = self.common.epoch(now);
         let number = *self.order.get(key.bytes())?;
         let has_expired = self.items[&number].item.has_expired(now);
-        if self.drop_dead(number, now) {
+        if self.drop_dead(number, self.epoch, now) {
             self.stats.found_expired += u64::from(has_expired);
             self.stats.found_flushed += u64::from(!has_expired);
             return None;
@@ -168,9 +173,9 @@ impl<T: Default> HeapMap<T> {
         entry
     }
 
-    /// Drops an item if it is dead. Returns whether it was.
-    fn drop_dead(&mut self, number: u64, now: &Now) -> bool {
-        if self.items[&number].item.is_live(&self.common, now) {
+    /// Drops an item if it is dead in `epoch`. Returns whether it was.
+    fn drop_dead(&mut self, number: u64, epoch: u32, now: &Now) -> bool {
+        if self.items[&number].item.is_live(epoch, now) {
             return false;
         }
         let entry = self.take(number);
@@ -179,7 +184,8 @@ impl<T: Default> HeapMap<T> {
         true
     }
 
-    /// Stores an item in place of the one of number `found`. Returns its number, and the one that
+    /// Stores an item in place of the one of number `found`, which the last [`Self::find`] has
+    /// returned. Returns its number, and the one that
     /// it has replaced.
     ///
     /// Errors: the budget has no room for it.
@@ -196,7 +202,8 @@ impl<T: Default> HeapMap<T> {
         let cas = if has_token { put.cas.unwrap_or(self.last_token) } else { 0 };
         let old = found.map(|number| &self.entry(number).item);
         let own_bytes = ITEM_BYTES + 2 * key.bytes().len() as u64;
-        let item = HeapItem::new(put, old, block, (cas, own_bytes), &self.common, now);
+        let item =
+            HeapItem::new(put, old, block, (cas, own_bytes), &self.common, (self.epoch, now));
         let Ok(item) = item else {
             self.stats.refused += 1;
             return Err(Refused::NoRoom);
@@ -225,7 +232,7 @@ impl<T: Default> HeapMap<T> {
         self.sweep = numbers.get(SWEPT_ITEMS_MAX - 1).map(|last| last + 1);
         self.work_bytes += numbers.len() as u64 * EXAMINED_BYTES;
         for number in &numbers {
-            self.drop_dead(*number, now);
+            self.drop_dead(*number, moment.1, now);
         }
         numbers.len()
     }
@@ -238,7 +245,7 @@ impl<T: Default> HeapMap<T> {
         items_max: usize,
         mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep {
-        let mut step = WalkStep { items: 0, more: false };
+        let (epoch, mut step) = (self.common.epoch(now), WalkStep { items: 0, more: false });
         for (number, entry) in self.items.range(cursor.to_u64()..) {
             if step.more || step.items == items_max {
                 step.more = true;
@@ -246,7 +253,7 @@ impl<T: Default> HeapMap<T> {
             }
             step.items += 1;
             *cursor = Cursor::from_u64(number + 1);
-            step.more = entry.item.is_shown(&self.common, now) && !show(&entry.key, &&entry.item);
+            step.more = entry.item.is_shown(epoch, now) && !show(&entry.key, &&entry.item);
         }
         self.work_bytes += step.items as u64 * EXAMINED_BYTES;
         step
@@ -263,10 +270,10 @@ impl<T: Default> HeapMap<T> {
         mut show: impl FnMut(u64, &HeapEntry<T>) -> Option<bool>,
     ) -> bool {
         let behind = (Bound::Excluded(cursor.key()), Bound::Unbounded);
-        let mut last = None;
+        let (epoch, mut last) = (self.common.epoch(now), None);
         for (key, &number) in self.order.range::<[u8], _>(behind).take(items_max) {
             let entry = &self.items[&number];
-            let is_shown = entry.item.is_shown(&self.common, now);
+            let is_shown = entry.item.is_shown(epoch, now);
             let goes_on = if is_shown { show(number, entry) } else { Some(true) };
             if goes_on.is_some() {
                 last = Some(key);

@@ -7,7 +7,9 @@
 //! Invariants:
 //! - I1  Bytes are charged to the budget before they are stored, and are refunded when their last
 //!   handle is dropped. So a pinned value is charged until it is sent.
-//! - I2  An item that was stored in an earlier epoch than that of the flush word is flushed.
+//! - I2  An item that was stored in an earlier epoch than that of the flush word is flushed. What
+//!   an operation stores has the epoch in which it has looked for the item: a flush may come
+//!   between the two, and what is made of a flushed item is flushed.
 
 mod map;
 
@@ -199,7 +201,8 @@ pub struct HeapItem {
 
 impl HeapItem {
     /// The item that `put` stores in place of `old`. `cas` is its token, and `own_bytes` the number
-    /// of bytes that it takes beside its value. An upload is taken out of `block`.
+    /// of bytes that it takes beside its value. It is stored in `epoch` (I2). An upload is taken
+    /// out of `block`.
     ///
     /// Errors: the budget has no room for it. `block` is as it was.
     ///
@@ -211,7 +214,7 @@ impl HeapItem {
         block: &mut Block<'_, HeapUpload>,
         (cas, own_bytes): (u64, u64),
         common: &HeapCommon,
-        now: &Now,
+        (epoch, now): (u32, &Now),
     ) -> Result<Self, NoRoom> {
         let budget = &common.budget;
         // What it replaces is freed at once.
@@ -255,7 +258,7 @@ impl HeapItem {
         Ok(Self {
             value,
             value_bytes,
-            epoch: common.epoch(now),
+            epoch,
             put: *put,
             cas,
             is_fetched: Cell::new(is_fetched),
@@ -302,15 +305,15 @@ impl HeapItem {
         self.put.expiry != 0 && self.put.expiry <= now.second
     }
 
-    /// Whether the item has neither expired nor been flushed (I2).
+    /// Whether the item has neither expired nor been flushed before `epoch` (I2).
     #[must_use]
-    pub fn is_live(&self, common: &HeapCommon, now: &Now) -> bool {
-        !self.has_expired(now) && !is_before(self.epoch, common.epoch(now))
+    pub const fn is_live(&self, epoch: u32, now: &Now) -> bool {
+        !self.has_expired(now) && !is_before(self.epoch, epoch)
     }
 
     /// Whether a walk shows the item: it is live, and no remnant.
-    fn is_shown(&self, common: &HeapCommon, now: &Now) -> bool {
-        self.is_live(common, now) && !self.put.remnant
+    const fn is_shown(&self, epoch: u32, now: &Now) -> bool {
+        self.is_live(epoch, now) && !self.put.remnant
     }
 
     /// The bytes that are charged beside the value.

@@ -28,6 +28,7 @@ mod reload;
 mod restart;
 mod rings;
 mod serve;
+mod shard_options;
 mod shards;
 mod tls;
 mod users;

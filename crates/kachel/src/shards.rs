@@ -17,30 +17,26 @@ use kachel_engine::{
     ClockOrigin, Common as _, Engine, EngineOptions, KeyHasher, LeaseOptions, Opening, PARTITIONS,
     Seeds,
 };
-use kachel_host::{Budget, Cores, PageKind};
+use kachel_host::{Budget, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
-use kachel_net::{
-    ClientLimits, ClientProtocol, CoreIndex, Endpoint, EndpointIndex, Endpoints,
-    REPLY_DATAGRAMS_MAX, Users,
-};
+use kachel_net::{CoreIndex, EndpointIndex, REPLY_DATAGRAMS_MAX, Users};
 use kachel_options::{
-    CoreChoice, IoChoice, KACHEL_VERSION, ListenTls, MEMCACHED_VERSION, Protocol, Reads,
-    ServeOptions, TEST_ENGINES_ENV, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
+    IoChoice, ListenTls, Protocol, Reads, ServeOptions, TEST_ENGINES_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
-    AfterTick, Certificates, Engines, FileEngine, OpenSocket, PlainOptions, Shard, ShardOptions,
-    Shared, SharedOptions, Shutdown, UdpOptions,
+    AfterTick, Certificates, Engines, FileEngine, OpenSocket, Shard, ShardOptions, Shared,
+    SharedOptions, Shutdown,
 };
 
 use crate::admin::LiveShards;
 use crate::caches::ServedEngines;
-use crate::closes;
 use crate::listeners::OfShard;
 use crate::obtained::Obtained;
 use crate::pipe::{Answers, SmartPipe};
 use crate::restart::{Claim, Found, Time};
 use crate::rings::{Vote, votes};
-use crate::tls::{CERTIFICATES_WITHOUT_TLS, Encryption};
+use crate::shard_options::{PROTOCOLS, shared_options};
+use crate::tls::Encryption;
 
 /// Sockets of a shard beyond `-c`, for connections that are refused or being closed.
 pub(crate) const SOCKETS_SPARE: u32 = 128;
@@ -85,9 +81,6 @@ struct Plan<E: Engine> {
 }
 
 const _: () = assert!(UDP_REPLY_DATAGRAMS_MAX <= REPLY_DATAGRAMS_MAX, "as the options allow");
-
-/// All protocols of a listener, in the order of their numbers.
-const PROTOCOLS: [Protocol; 3] = [Protocol::Auto, Protocol::Ascii, Protocol::Binary];
 
 impl<E: Engine> Plan<E> {
     /// The endpoint of a listener that is one shard's own.
@@ -163,8 +156,7 @@ pub(crate) fn start<O: ServedEngines>(
     let Admission { users, encryption, pipe } = admission;
     let budget = Arc::new(Budget::new(options.memory_bytes));
     let of_all = u16::try_from(sockets.of_all.len()).expect("a few listeners");
-    let endpoints = endpoints(options, &sockets.protocols);
-    let mut shared = shared_options(options, shards, endpoints);
+    let mut shared = shared_options(options, shards, &sockets.protocols);
     shared.engines = Some(engine_count(options, shards));
     shared.listeners =
         sockets.of_all.iter().map(|socket| address_of(socket, options, "tcp")).collect();
@@ -348,103 +340,6 @@ fn report_changes<E: Engine>(engines: &mut [E], shared: &Shared) -> io::Result<(
         return Ok(());
     }
     Err(io::Error::other("--pipe: these engines report no changes, so no item may be copied"))
-}
-
-/// The endpoints of the listeners for clients of all shards; then those of the listeners that are
-/// one shard's own, one for each protocol; then those of UDP.
-fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
-    let (limits, asks_login) = (limits(options), options.auth_file.is_some() || options.sasl);
-    let is_binary = |protocol: &Protocol| *protocol == Protocol::Binary;
-    debug_assert!(!options.sasl || protocols.iter().all(is_binary), "the options were checked");
-    let endpoint = |protocol, stays| {
-        let protocol = match protocol {
-            // The binary protocol has no such login. With `-S` all listeners are binary.
-            _ if options.auth_file.is_some() => ClientProtocol::Text,
-            Protocol::Auto => ClientProtocol::Negotiated,
-            Protocol::Ascii => ClientProtocol::Text,
-            Protocol::Binary => ClientProtocol::Binary,
-        };
-        Endpoint { protocol, limits, asks_login, stays }
-    };
-    let of_all = protocols.iter().map(|&protocol| endpoint(protocol, false));
-    let of_one = PROTOCOLS.map(|protocol| endpoint(protocol, true));
-    let of_udp = options.listeners.udp.iter().map(|udp| endpoint(udp.protocol, true));
-    Endpoints::new(of_all.chain(of_one).chain(of_udp).collect())
-}
-
-/// The options of the shards that the command line has, too.
-fn plain_options(options: &ServeOptions) -> PlainOptions {
-    PlainOptions {
-        cores_max: cores_max(options),
-        net_cores: options.roles.map(|roles| roles.net),
-        connections_max: options.connections_max,
-        requests_per_tick: options.requests_per_tick,
-        flush_allowed: options.flush_allowed,
-        dumps_allowed: options.dumps_allowed,
-        crawler_on: options.echo.lru_crawler,
-        watch_allowed: options.watch_allowed && !options.watch_refused,
-        watcher_bytes_max: capacity(options.echo.watcher_logbuf_bytes),
-        log_bytes_max: capacity(options.echo.worker_logbuf_bytes),
-        shutdown_allowed: options.shutdown_allowed,
-        time_moves: std::env::var_os(TEST_TIME_ENV).is_some(),
-        prefix_delimiter: options.prefix_delimiter,
-        detail_at_start: options.detail_at_start,
-        tracks_sizes: options.track_sizes,
-        pinned_percent: options.pinned_percent,
-    }
-}
-
-fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> SharedOptions {
-    let mut settings = options.settings(shards);
-    settings.push(("kachel_partitions".to_string(), PARTITIONS.to_string()));
-    SharedOptions {
-        shards,
-        engines: None, // The caller knows it.
-        plain: plain_options(options),
-        endpoints,
-        listeners: Vec::new(), // The caller knows them, the sockets and the ports.
-        sockets: Vec::new(),
-        udp: UdpOptions {
-            reply_datagrams_max: options.udp.reply_datagrams_max,
-            sender_datagrams_max: options.udp.sender_datagrams_max,
-            ..UdpOptions::default()
-        },
-        tell_closed: (options.verbosity > 0).then_some(closes::tell),
-        tell_direct_io_refused: Some(|refusal| {
-            kachel_host::log_line(kachel_host::Level::Warning, &refusal.to_string());
-        }),
-        pid: std::process::id(),
-        usage: kachel_host::usage,
-        version: MEMCACHED_VERSION,
-        own_version: KACHEL_VERSION,
-        settings,
-        certificates: CERTIFICATES_WITHOUT_TLS,
-        copies: None,
-        other_counts: Vec::new(),
-        pipe: None,
-    }
-}
-
-/// A number of bytes, for this machine.
-fn capacity(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
-/// The most cores that serve clients at once, if cores follow the load. A core that serves clients
-/// must be able to change any shard without waking the shard's own core.
-fn cores_max(options: &ServeOptions) -> Option<u16> {
-    let follows = options.cores == CoreChoice::Auto && options.reads == Reads::Crew;
-    follows.then(|| Cores::of_this_process().thread_count())
-}
-
-fn limits(options: &ServeOptions) -> ClientLimits {
-    ClientLimits {
-        line_s: options.line_timeout_s,
-        block_s: options.block_timeout_s,
-        login_s: options.login_timeout_s,
-        reader_s: options.reader_timeout_s,
-        idle_s: options.idle_timeout_s,
-    }
 }
 
 /// Spawns one thread per shard, and waits until each has its I/O backend or one has failed.
@@ -681,24 +576,5 @@ impl Admitting {
     pub(crate) fn answer_refresh(&self, asked: u64, result: Result<(), String>) {
         self.shared.note_refreshed(asked, result);
         self.wakers.iter().for_each(Waker::wake);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use kachel_options::{Command, parse};
-
-    use super::*;
-
-    #[test]
-    fn options_that_are_not_given_change_no_limit() {
-        for words in [&["serve"][..], &["serve", "--line-timeout=9", "--line-timeout=10"]] {
-            let words: Vec<_> = words.iter().map(std::ffi::OsString::from).collect();
-            let Ok(Command::Serve(options)) = parse(words, "kachel".as_ref()) else {
-                panic!("it starts a server");
-            };
-            assert_eq!(limits(&options), ClientLimits::default());
-            assert_eq!(options.pinned_percent, PlainOptions::default().pinned_percent);
-        }
     }
 }

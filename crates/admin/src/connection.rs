@@ -30,7 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::limits::{CONNECTION_TIME_MAX, HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::route::{Answer, Service};
 
-/// What an answer may load or do in a browser: nothing.
+/// The content security policy: a browser must not load or run anything for an answer.
 const POLICY: &str =
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

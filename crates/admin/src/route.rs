@@ -26,7 +26,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// The content type of Prometheus' text format (`kachel_observe::Metrics`).
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is at `/`.
+/// The answer at `/`: the list of paths.
 const CONTENTS: &str = "\
 Kachel's admin address answers GET and HEAD:
 /metrics  statistics, in Prometheus' text format
@@ -34,7 +34,7 @@ Kachel's admin address answers GET and HEAD:
 /ready    200 while clients should be sent here
 ";
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Service {
     hosts: Hosts,
     /// `None` if clients need none.

@@ -1,9 +1,10 @@
-//! What the admin address tells about the server, as a trait.
+//! The trait by which the admin address reads the state of the server.
 //!
 //! Upstream:   `kachel` implements it over the state that the shards share.
 //! Downstream: `route` and `probe` ask.
 
-/// What the admin address tells. All functions are called on its thread, and must not wait.
+/// The state of the server, as the admin address answers it. The functions are called on the
+/// thread of the admin address, and must not block.
 pub trait AdminSource: Send + Sync + 'static {
     /// Appends the metrics in Prometheus' text format, version 0.0.4.
     fn metrics(&self, to: &mut Vec<u8>);

@@ -343,8 +343,8 @@ mod tests {
         }
     }
 
-    /// The fault: `cmd_set` had the compare-and-swap requests, too. What metrics show as sets, the
-    /// difference of two readings, fell when one of them came in between.
+    /// Regression: `cmd_set` included compare-and-swap requests. The metric of sets was the
+    /// difference of two counters, and fell when a request was counted between their readings.
     #[test]
     fn a_storage_request_is_counted_once_by_whether_it_compares() {
         let stored = Verdict::Stored { cas: 1, value_bytes: 1 };

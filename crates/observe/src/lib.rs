@@ -1,4 +1,4 @@
-//! What is counted, sampled and listed beside serving. Nothing here decides how a request is
+//! Counters, samples, listings and the log of a server. Nothing here decides how a request is
 //! served.
 //!
 //! Upstream:   each stage of `shard` counts and notes here while it serves requests.

@@ -126,15 +126,17 @@ impl Metrics {
         self.rows.push(Taken { name, number, text, kind, unit, help, is_shown: false });
     }
 
-    /// Takes the storage requests that are no compare-and-swap requests. `cmd_set` less the others
-    /// would fall when another core counts a request between the readings, and a counter that
-    /// falls counts from zero for Prometheus.
-    pub fn take_sets(&mut self, totals: &Totals) {
+    /// Takes what no row has: the histograms of all cores, and the storage requests that are no
+    /// compare-and-swap requests.
+    pub fn take_totals(&mut self, totals: &Totals) {
+        // The difference of `cmd_set` and the others would fall when another core counts a request
+        // between the readings. Prometheus takes a counter that falls for a restart.
         self.sets = totals.sum(|counters| &counters.sets);
+        self.tick_histograms(totals);
+        self.store_histograms(totals);
     }
 
-    /// Takes the histograms of all cores.
-    pub fn take_histograms(&mut self, totals: &Totals) {
+    fn tick_histograms(&mut self, totals: &Totals) {
         self.histogram(
             "kachel_tick_seconds",
             "The times of ticks, without their sleep.",
@@ -158,8 +160,7 @@ impl Metrics {
         );
     }
 
-    /// Takes the histograms of what was stored.
-    pub fn take_stored(&mut self, totals: &Totals) {
+    fn store_histograms(&mut self, totals: &Totals) {
         self.histogram(
             "kachel_stored_bytes",
             "The lengths of stored values, of a sample of the stores.",

@@ -37,9 +37,7 @@ fn text(totals: &Totals) -> String {
     let mut metrics = Metrics::default();
     general(totals, &FACTS, &[], &mut |row| metrics.take(row));
     own(totals, &FACTS, &[], &mut |row| metrics.take(row));
-    metrics.take_sets(totals);
-    metrics.take_histograms(totals);
-    metrics.take_stored(totals);
+    metrics.take_totals(totals);
     let settings = [
         ("maxconns", "1024"),
         ("lru_crawler", "yes"),

@@ -404,8 +404,8 @@ mod tests {
         assert_eq!(step(&mut plain, &mut cursor, &later), [""; 0]);
     }
 
-    /// The fault: the new item had the epoch after the flush, so it outlived a flush that had been
-    /// answered.
+    /// Regression: the new item had the epoch after the flush, so it outlived a `flush_all` that
+    /// the server had answered.
     #[test]
     fn what_is_made_of_an_item_that_is_flushed_meanwhile_is_flushed() {
         let (mut plain, hasher, _) = plain(None);

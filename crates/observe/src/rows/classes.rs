@@ -158,7 +158,7 @@ struct Class<'r> {
 /// Takes the rows of classes. A row of all classes together has no class.
 type Sink<'s> = &'s mut dyn FnMut(Option<u8>, &Row<'_>);
 
-/// What is known of the classes of a process.
+/// The counts of all size classes of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Classes<'a, R> {
     /// The counters of all cores and engines.

@@ -179,9 +179,7 @@ impl Shared {
         let mut metrics = Metrics::default();
         general(totals, &facts, &self.options.other_rows(false), &mut |row| metrics.take(row));
         own(totals, &facts, &self.options.other_rows(true), &mut |row| metrics.take(row));
-        metrics.take_sets(totals);
-        metrics.take_histograms(totals);
-        metrics.take_stored(totals);
+        metrics.take_totals(totals);
         metrics.text(self.settings())
     }
 

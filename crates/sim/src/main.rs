@@ -42,10 +42,10 @@ and printed with the command that reproduces it.
 const KEYS_PER_GIVEN_UP: u64 = 5_000;
 
 /// In all runs together, servers that evict may miss one of this many keys that were stored a short
-/// time before, and a few, because the 50 runs from new seeds have only 600 such reads. A fault in
-/// eviction makes many more of them miss.
+/// time before, and a few. They miss one of 600 (17 of 10,298). So of the 600 reads of 50 runs,
+/// more than the 8 that are allowed miss once in a million times.
 const MISSING_PART: u64 = 200;
-const MISSING_MAX: u64 = 8;
+const MISSING_MAX: u64 = 5;
 
 /// Engines that delay must delay at least one operation for each group of this many operations.
 const DELAYED_PART: u64 = 10;

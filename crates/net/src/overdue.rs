@@ -84,7 +84,7 @@ impl Connection {
     ///
     /// `shard` asks once when the kernel has taken nothing for a second, to have a number to
     /// compare with. It asks again at each quarter of the time limit, and before it closes the
-    /// client.
+    /// client. So a client that has stopped reading may be closed a quarter of the limit late.
     pub fn wants_answer(&self, sweep: u32, limits: &ClientLimits) -> bool {
         if limits.reader_s == 0 || self.outbox().owed_bytes() == 0 {
             return false;

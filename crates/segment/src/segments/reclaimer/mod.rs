@@ -311,6 +311,7 @@ impl Reclaimer {
         items_max: usize,
     ) -> usize {
         self.turned = 0;
+        self.strips.begin_step();
         let before = log.work_bytes();
         self.allowance = Allowance::of_upkeep(items_max, before);
         log.settle_awaited();
@@ -334,7 +335,7 @@ impl Reclaimer {
                     continue;
                 }
                 if !self.find_due(log, context.now) {
-                    items += usize::from(self.strips.is_looking());
+                    items += usize::from(self.strips.is_cut());
                     break;
                 }
             }

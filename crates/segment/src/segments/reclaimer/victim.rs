@@ -51,6 +51,9 @@ pub(super) struct Strips {
     pub(super) fruitless: usize,
     /// Where the search of an open segment goes on, if a step of upkeep ended within it.
     looked: Option<Looked>,
+    /// Whether the current step of upkeep ended within it. `looked` may outlive its reason: once
+    /// memory is not short any more, no step goes on with the search.
+    is_cut: bool,
 }
 
 /// A place in an open segment, before which there is nothing that a strip would drop.
@@ -67,15 +70,20 @@ impl Strips {
     fn renew(&mut self, now: u32, pinned_bytes: u64, limit_bytes: u64) {
         let was_much_unpinned = pinned_bytes + limit_bytes / UNPINNED_PART <= self.pinned_bytes;
         if self.second != now || was_much_unpinned {
-            *self = Self { second: now, pinned_bytes, fruitless: 0, looked: self.looked };
+            *self = Self { second: now, pinned_bytes, fruitless: 0, ..*self };
         }
         self.pinned_bytes = self.pinned_bytes.max(pinned_bytes);
         debug_assert!(self.second == now, "C2: strips are counted by the second");
     }
 
-    /// Whether a search of an open segment goes on in the next step.
-    pub(super) const fn is_looking(&self) -> bool {
-        self.looked.is_some()
+    /// A step of upkeep begins.
+    pub(super) const fn begin_step(&mut self) {
+        self.is_cut = false;
+    }
+
+    /// Whether this step ended within the search of an open segment, so that the next goes on.
+    pub(super) const fn is_cut(&self) -> bool {
+        self.is_cut
     }
 }
 
@@ -230,6 +238,7 @@ impl Reclaimer {
         let has_droppable = loop {
             if self.allowance.is_worked_out(before + (items * EXAMINED_ITEM_BYTES) as u64) {
                 self.strips.looked = Some(Looked { segment, generation, offset });
+                self.strips.is_cut = true;
                 break None;
             }
             let Some((item, next)) = log.pool().item_in(segment, offset) else {

@@ -181,6 +181,27 @@ fn a_step_of_upkeep_has_a_bound_in_bytes() {
     }
 }
 
+/// The fault: a step ended within the search of a pinned segment while memory was short. After that
+/// memory was not short, so no step went on with the search, but each claimed to have more to do.
+#[test]
+fn upkeep_ends_after_a_search_that_nobody_needs_any_more() {
+    let mut shard = Shard::new(LIMIT_BYTES, true);
+    let mut pins = Vec::new();
+    for number in 0..600 {
+        let at = shard.set(format!("{number:03}").as_bytes(), b"", NOW).expect("room");
+        pins.push(shard.segments.pin(at));
+    }
+    assert_eq!(shard.segments.stats().segments, 1, "the segment that is open");
+    shard.budget.set_limit_bytes(0);
+    let items = shard.segments.maintain(NOW, &mut shard.index, STEP_ITEMS);
+    assert!(items > 0, "a step ends within the segment");
+    shard.budget.set_limit_bytes(LIMIT_BYTES);
+    longest_step(&mut shard, NOW);
+    drop(pins);
+    shard.segments.audit();
+    shard.assert_all_comes_back(NOW + 1);
+}
+
 /// A value that takes most of the memory is freed in pieces, and the next value is stored at once.
 #[test]
 fn the_room_of_a_value_that_is_gone_is_found_at_once() {

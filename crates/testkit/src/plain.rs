@@ -443,8 +443,16 @@ mod tests {
         assert!(stored > 100 && budget.spent_bytes() > (1 << 20) - 10_000);
         let verdict = set(&mut plain, hasher.key(b"0"), &[8; 9000], Ttl(0));
         assert!(matches!(verdict, Verdict::Stored { .. }), "it is not larger than the old one");
+        // Requests that wait may overdraw the budget.
+        budget.charge_ahead(20_000);
+        let verdicts = [9000, 8000, 8001]
+            .map(|bytes| set(&mut plain, hasher.key(b"0"), &vec![9; bytes], Ttl(0)));
+        assert!(matches!(verdicts[..2], [Verdict::Stored { .. }, Verdict::Stored { .. }]));
+        assert_eq!(verdicts[2], Verdict::NoMemory { found: true }, "a byte more than before");
+        assert!(budget.overdrawn_bytes() > 0, "not by these");
+        budget.refund(20_000);
         let pinned = plain
-            .find(&hasher.key(b"0"), Needed::Value, &now())
+            .find(&hasher.key(b"1"), Needed::Value, &now())
             .expect("it is in memory")
             .map(|at| plain.pin(at));
         plain.common().flush(&now());

@@ -116,6 +116,19 @@ impl Charge {
         self.bytes += bytes;
         Ok(())
     }
+
+    /// Charges the last `bytes` of an item of `item_bytes` in place of one of `freed_bytes`. An
+    /// item that is not larger always fits: requests that wait may have overdrawn the budget, and
+    /// the replacement does not add to that.
+    fn replace(&mut self, bytes: u64, item_bytes: u64, freed_bytes: u64) -> Result<(), NoRoom> {
+        debug_assert!(bytes <= item_bytes, "a part of the item");
+        if item_bytes > freed_bytes {
+            return self.add(bytes, freed_bytes);
+        }
+        self.budget.charge_ahead(bytes);
+        self.bytes += bytes;
+        Ok(())
+    }
 }
 
 impl Drop for Charge {
@@ -224,7 +237,7 @@ impl HeapItem {
             freed_bytes += old.and_then(freed).unwrap_or(0);
         }
         let mut own = Charge::none(budget);
-        own.add(own_bytes, freed_bytes)?;
+        own.replace(own_bytes, own_bytes, freed_bytes)?;
         let old_value = || old.expect("change, I2: an item was found");
         let value = match (put.value, &mut *block) {
             (PutValue::Unchanged, _) => old_value().value.clone(),
@@ -248,7 +261,8 @@ impl HeapItem {
                     PutValue::Empty | PutValue::Unchanged => Vec::new(),
                 };
                 let mut charge = Charge::none(budget);
-                charge.add(bytes.len() as u64, freed_bytes)?;
+                let value_bytes = bytes.len() as u64;
+                charge.replace(value_bytes, own_bytes + value_bytes, freed_bytes)?;
                 Some(HeapValue::new(bytes.into_boxed_slice(), charge))
             }
         };

@@ -83,10 +83,9 @@ const MISSING_MAX: u64 = 2;
 const REFUSED_MIN: u64 = 40;
 /// The most values that fill the store.
 const HELD_MAX: usize = 3_000;
-/// Values that are sent together while less than `FILLED_PERCENT` of memory is in use. Later ones
-/// may be refused, so each is sent alone.
+/// Values that are sent together until memory is used up, so that requests that wait take memory,
+/// too. Later values may be refused, so each is sent alone.
 const FILLED_AT_ONCE: usize = 32;
-const FILLED_PERCENT: u64 = 75;
 /// The longest value that fills the store.
 const FULL_BYTES_MAX: u64 = 14_000;
 /// The most replacements in a full store.
@@ -349,7 +348,7 @@ impl<E: Subject> Run<'_, E> {
         let (mut held, mut refused) = (Vec::new(), 0);
         while refused < REFUSED_MIN && held.len() < HELD_MAX {
             let spent_bytes = self.server.world.shared.budget.spent_bytes();
-            let is_early = spent_bytes * 100 < self.options.memory_bytes * FILLED_PERCENT;
+            let is_early = spent_bytes < self.options.memory_bytes;
             let count = if is_early { FILLED_AT_ONCE } else { 1 };
             let mut values = Vec::new();
             let sets = (0..count).map(|_| {

@@ -157,7 +157,8 @@ impl Cache {
 
     /// Takes note of flushes by any engine of the process (I2).
     pub(crate) fn note_flush(&mut self, now: &Now) {
-        if self.segments.note_flush(now.second) {
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
+        if self.segments.note_flush(now.second, &mut index) {
             self.changes.note_flushed(now.second);
         }
     }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use kachel_engine::{
     Answer, Block, Changes, Common, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine,
     EngineOptions, EngineStats, Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup,
-    NotYet, Now, Operation, Outcome, Room, Ticket, WalkStep, apply, get,
+    NotYet, Now, Operation, Outcome, PrefixRefused, Room, Ticket, WalkStep, apply, get,
 };
 use kachel_segment::{Item, Pool, WalkCursor};
-use kachel_stdx::{Landing, Place, Reader, SizeClasses};
+use kachel_stdx::{KeyPrefix, Landing, Place, Reader, SizeClasses, TooManyPrefixes};
 
 use crate::cache::{Cache, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX};
 use crate::index::{TableIndex, note_copy_reads};
@@ -85,6 +85,17 @@ impl Common for CacheCommon {
 
     fn cancel_flush(&self, now: &Now) {
         self.changes.flush(None, || self.pool.flush_word().cancel(now.second));
+    }
+
+    fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+        let mut flushed = Ok(());
+        let change = || flushed = self.pool.flushed_prefixes().flush(prefix);
+        self.changes.flush_some(change);
+        flushed.map_err(|TooManyPrefixes| PrefixRefused::TooMany)
+    }
+
+    fn live_prefixes(&self) -> usize {
+        self.pool.flushed_prefixes().live()
     }
 
     fn bytes_max(&self) -> u64 {

@@ -31,8 +31,8 @@ impl<'v> View<'v> for &'v Cache {
     }
 
     #[inline(always)]
-    fn is_flushed(self, at: ItemAt) -> bool {
-        self.segments.is_flushed(at)
+    fn is_flushed(self, item: &Item<'_>) -> Option<bool> {
+        Some(self.segments.is_flushed(item.at()))
     }
 }
 

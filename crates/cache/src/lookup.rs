@@ -28,8 +28,8 @@ pub(crate) trait View<'v>: Copy {
     /// The item at `at`, which the index named. Cost: a load of the header.
     fn item(self, at: ItemAt) -> Item<'v>;
 
-    /// Whether the item at `at` was flushed.
-    fn is_flushed(self, at: ItemAt) -> bool;
+    /// Whether the item was flushed. `None`: it was moved or removed meanwhile.
+    fn is_flushed(self, item: &Item<'_>) -> Option<bool>;
 }
 
 /// The result of a lookup.
@@ -41,7 +41,7 @@ pub(crate) enum Found<'v> {
     Dead(ItemAt, Death),
     /// No item.
     Nowhere,
-    /// Entries moved during every attempt, so the result is not known.
+    /// Entries moved during every attempt, or the item was moved, so the result is not known.
     Unsettled,
 }
 
@@ -88,8 +88,9 @@ pub(crate) fn look_up<'v>(view: impl View<'v>, key: &Key<'_>, second: u32) -> Fo
     if item.is_expired(second) {
         return Found::Dead(item.at(), Death::Expired);
     }
-    if view.is_flushed(item.at()) {
-        return Found::Dead(item.at(), Death::Flushed);
+    match view.is_flushed(&item) {
+        Some(false) => Found::Live(item),
+        Some(true) => Found::Dead(item.at(), Death::Flushed),
+        None => Found::Unsettled,
     }
-    Found::Live(item)
 }

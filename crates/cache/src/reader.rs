@@ -9,6 +9,7 @@
 //!        |                                              |--> a change ------> AskOwner
 //!        |                                              `--> `never read` --> AskOwner
 //!        |--> a large value, or slots that moved during each attempt -------> AskOwner
+//!        |--> an item that moved while its flush was looked up -------------> AskOwner
 //!        `--> the item was moved before its read was noted -----------------> AskOwner
 //! ```
 //!
@@ -84,8 +85,8 @@ impl<'v> View<'v> for Beside<'v> {
     }
 
     #[inline]
-    fn is_flushed(self, at: ItemAt) -> bool {
-        self.reader.pool.is_flushed(at, self.second, self.round)
+    fn is_flushed(self, item: &Item<'_>) -> Option<bool> {
+        self.reader.pool.is_flushed(item, self.second, self.round)
     }
 }
 

@@ -44,6 +44,7 @@ impl Cache {
             evicted_age_s: segments.evicted_age_s,
             expired_unfetched: segments.expired_unfetched,
             reclaimed: segments.reclaimed,
+            prefix_flushed: segments.prefix_flushed,
             compacted: segments.compacted,
             refused: segments.refused,
         }

@@ -36,7 +36,7 @@
 
 use std::sync::Arc;
 
-use kachel_stdx::{Held, Landing, Place, Reader, SizeClasses};
+use kachel_stdx::{Held, KeyPrefix, Landing, Place, Reader, SizeClasses};
 
 use crate::change::NoRoom;
 use crate::durable::{DurableWord, Sequence};
@@ -90,6 +90,16 @@ impl Durability {
     pub fn of(sequence: Sequence, durable: &DurableWord) -> Self {
         if durable.has_reached(sequence) { Self::Now } else { Self::At(sequence) }
     }
+}
+
+/// Why the items of a prefix are not flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixRefused {
+    /// As many other prefixes are being flushed as there may be
+    /// ([`kachel_stdx::FLUSHED_PREFIXES_MAX`]).
+    TooMany,
+    /// The engine cannot flush a prefix.
+    Unsupported,
 }
 
 /// The answer to a read of another core's items.
@@ -235,6 +245,21 @@ pub trait Common: Clone + Send + Sync + 'static {
 
     /// Forgets a pending flush.
     fn cancel_flush(&self, now: &Now);
+
+    /// Flushes all items that are stored so far under a key that `prefix` takes, in all engines at
+    /// once. An operation that begins later sees the flush.
+    ///
+    /// Cost: the same for any number of items. Errors: nothing was flushed.
+    fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+        let _no_prefix_is_flushed = prefix;
+        Err(PrefixRefused::Unsupported)
+    }
+
+    /// The number of prefixes whose flush is not over, because upkeep has not examined all items
+    /// that were stored before. Cost: a load.
+    fn live_prefixes(&self) -> usize {
+        0
+    }
 
     /// The highest value, in bytes, that the memory limit can be raised to.
     fn bytes_max(&self) -> u64 {

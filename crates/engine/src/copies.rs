@@ -11,7 +11,8 @@
 //! - I2  Only the core that holds the engine of an item makes a copy of it. So no copy of an old
 //!   item is made once the copy was dropped.
 //! - I3  No copy is read while the word of all flushes changes. A copy is only read if no flush has
-//!   begun since before its item was looked up ([`FlushStamp`]).
+//!   begun since before its item was looked up ([`FlushStamp`]). So is it with a flush of a prefix:
+//!   it drops all copies, because a store of copies compares no keys.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -54,6 +55,9 @@ pub trait Copies: Debug + Send + Sync {
     /// Flushes: calls `change`, which changes the word of all flushes, while nothing is read from
     /// copies (I3). With `due` the flush comes in that second, and nothing is read from it on.
     fn flush(&self, due: Option<u32>, change: &mut dyn FnMut());
+
+    /// Flushes some items, as [`Self::flush`] does all. A flush that is pending stays.
+    fn flush_some(&self, change: &mut dyn FnMut());
 
     /// An engine has noted a flush, at once or due in `second` or before.
     fn note_flushed(&self, second: u32);
@@ -135,5 +139,11 @@ impl Changes {
             change();
         });
         assert!(changes == 1, "I3: the word changes once");
+    }
+
+    /// Flushes some items by `change` (I3).
+    pub fn flush_some(&self, mut change: impl FnMut()) {
+        let Some(copies) = &self.0 else { return change() };
+        copies.flush_some(&mut change);
     }
 }

@@ -40,6 +40,8 @@ pub struct EngineStats {
     pub expired_unfetched: u64,
     /// Items found expired or flushed, whose space was reclaimed or will be.
     pub reclaimed: u64,
+    /// Those of them that were flushed with their prefix.
+    pub prefix_flushed: u64,
     /// Items copied to make room.
     pub compacted: u64,
     /// Items refused because no room was found.

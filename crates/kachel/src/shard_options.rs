@@ -8,9 +8,10 @@ use kachel_engine::PARTITIONS;
 use kachel_host::Cores;
 use kachel_net::{ClientLimits, ClientProtocol, Endpoint, Endpoints};
 use kachel_options::{
-    CoreChoice, KACHEL_VERSION, MEMCACHED_VERSION, Protocol, Reads, ServeOptions, TEST_TIME_ENV,
+    CoreChoice, KACHEL_VERSION, MEMCACHED_VERSION, PrefixFlushers, Protocol, Reads, ServeOptions,
+    TEST_TIME_ENV,
 };
-use kachel_shard::{PlainOptions, SharedOptions, UdpOptions};
+use kachel_shard::{PlainOptions, PrefixFlushes, SharedOptions, UdpOptions};
 
 use crate::closes;
 use crate::tls::CERTIFICATES_WITHOUT_TLS;
@@ -48,6 +49,11 @@ fn plain_options(options: &ServeOptions) -> PlainOptions {
         connections_max: options.connections_max,
         requests_per_tick: options.requests_per_tick,
         flush_allowed: options.flush_allowed,
+        prefix_flushes: match options.flush_prefix {
+            PrefixFlushers::All => PrefixFlushes::FromAnywhere,
+            PrefixFlushers::Local => PrefixFlushes::FromHost,
+            PrefixFlushers::None => PrefixFlushes::Refused,
+        },
         dumps_allowed: options.dumps_allowed,
         crawler_on: options.echo.lru_crawler,
         watch_allowed: options.watch_allowed && !options.watch_refused,

@@ -14,8 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use kachel_engine::{
-    ClockOrigin, Common as _, Engine, EngineOptions, KeyHasher, LeaseOptions, Opening, PARTITIONS,
-    Seeds,
+    ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, Opening, PARTITIONS, Seeds,
 };
 use kachel_host::{Budget, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
@@ -520,7 +519,7 @@ impl<O: ServedEngines> Running<O> {
         let (origin, io_kind) = (self.origin, self.obtained.io);
         let metrics = Box::new(move || {
             let now = of_shared.now(&origin, SystemClock.now_ns());
-            of_shared.metrics(now, io_kind, engines.common().pinned_bytes())
+            of_shared.metrics(now, io_kind, engines.common())
         });
         LiveShards { shared, wakers, failed: self.failed(), metrics }
     }

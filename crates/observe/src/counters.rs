@@ -134,6 +134,8 @@ counters! {
     total_items,
     /// `flush_all`s.
     cmd_flush,
+    /// `flush_prefix`es.
+    cmd_flush_prefix,
     /// `me` commands, as in memcached; no other meta command.
     cmd_meta,
     /// Keys found.

@@ -38,6 +38,8 @@ pub struct EngineCounters {
     pub expired_unfetched: Counter,
     /// Items whose space came back because they had expired.
     pub reclaimed: Counter,
+    /// Those of them whose prefix was flushed.
+    pub prefix_flushed: Counter,
 }
 
 impl EngineCounters {
@@ -53,6 +55,7 @@ impl EngineCounters {
         self.evicted_age_s.set(stats.evicted_age_s);
         self.expired_unfetched.set(stats.expired_unfetched);
         self.reclaimed.set(stats.reclaimed);
+        self.prefix_flushed.set(stats.prefix_flushed);
     }
 
     /// Copies what was counted so far. Gauges count nothing, so they stay 0 in the copy.
@@ -63,5 +66,6 @@ impl EngineCounters {
         self.evicted_age_s.set(from.evicted_age_s.value());
         self.expired_unfetched.set(from.expired_unfetched.value());
         self.reclaimed.set(from.reclaimed.value());
+        self.prefix_flushed.set(from.prefix_flushed.value());
     }
 }

@@ -24,6 +24,7 @@ const FACTS: ProcessFacts<'_> = ProcessFacts {
     limit_bytes: 1 << 26,
     spent_bytes: 1 << 20,
     pinned_bytes: 0,
+    flushed_prefixes: 0,
     is_accepting: true,
     threads: 4,
     awake_cores: 1,

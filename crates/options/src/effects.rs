@@ -5,6 +5,7 @@
 
 use crate::admin::AdminListen;
 use crate::partial::{Given, PartialOptions, set};
+use crate::serve::PrefixFlushers;
 use crate::suboptions::suboptions;
 use crate::value::{classify, read};
 use crate::{EXIT_FAILURE, EXIT_USAGE, OptionsError};
@@ -95,6 +96,19 @@ pub(crate) fn item_size(
             format!("{}: the largest item must be given as 1k to 1g", given.spelled()),
         )),
     }
+}
+
+/// The effect of `--flush-prefix`.
+pub(crate) fn flush_prefix(
+    partial: &mut PartialOptions,
+    given: Given<'_>,
+) -> Result<(), OptionsError> {
+    let flushers = match given.text() {
+        "off" => PrefixFlushers::None,
+        "local" => PrefixFlushers::Local,
+        _ => PrefixFlushers::All,
+    };
+    set(&mut partial.serve.flush_prefix, flushers)
 }
 
 /// The effect of `-D`.

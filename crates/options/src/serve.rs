@@ -91,6 +91,17 @@ pub enum CoreChoice {
     All,
 }
 
+/// Which clients may flush the items of a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixFlushers {
+    /// All that may flush.
+    All,
+    /// Those of this host: by a loopback address or a unix socket.
+    Local,
+    /// None.
+    None,
+}
+
 /// The mechanisms by which clients may log in with `-S`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaslChoice {
@@ -174,6 +185,8 @@ pub struct ServeOptions {
     pub sasl_mechanisms: SaslChoice,
     /// Whether `flush_all` does anything (`-F`: no).
     pub flush_allowed: bool,
+    /// Which clients may flush a prefix, unless no client may flush (`-F`).
+    pub flush_prefix: PrefixFlushers,
     /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`:
     /// no).
     pub dumps_allowed: bool,
@@ -332,6 +345,7 @@ impl ServeOptions {
             sasl: false,
             sasl_mechanisms: SaslChoice::All,
             flush_allowed: true,
+            flush_prefix: PrefixFlushers::All,
             dumps_allowed: is_memcached,
             watch_allowed: is_memcached,
             watch_refused: false,

@@ -346,6 +346,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(('F', "disable-flush-all"), Nothing, "off", "refuse the command \"flush_all\"", {
         |partial, _| set(&mut partial.serve.flush_allowed, false)
     }),
+    own(
+        "flush-prefix",
+        Word(&["on", "off", "local"]),
+        "on; with -F: off",
+        "which clients may send \"flush_prefix\": all, none, or those of this host (loopback and unix \
+         sockets)",
+        effects::flush_prefix,
+    ),
     works(
         ('X', "disable-dumping"),
         Nothing,

@@ -422,6 +422,10 @@ impl Copies for Pipe {
         });
     }
 
+    fn flush_some(&self, change: &mut dyn FnMut()) {
+        self.while_flushing(change);
+    }
+
     fn note_flushed(&self, second: u32) {
         self.while_flushing(|| {
             let due = self.setting(setting::FLUSH_DUE);

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use kachel_stdx::Reader;
+use kachel_stdx::{Reader, is_before};
 
 use crate::arena::Arena;
 use crate::layout::{
@@ -17,7 +17,7 @@ use crate::layout::{
     PROTOCOL_MARK, REMNANT, SEGMENT_HEAD_BYTES, STALE, WIN_SENT,
 };
 use crate::limits::BLOCK_BYTES;
-use crate::meta::{NONE, USED};
+use crate::meta::{EPOCH, NONE, USED};
 use crate::pool::{ExtentId, Pinned, Pool};
 
 /// The parts of an item before it is written to a segment.
@@ -396,6 +396,35 @@ impl Pool {
     #[inline]
     pub fn item<'a>(&'a self, at: ItemAt, _reader: &'a Reader) -> Item<'a> {
         Item::load(self, at)
+    }
+
+    /// Whether `item`, which `_reader` found in the index in its current round, is flushed in
+    /// second `now`. The flush word and the flushed prefixes are loaded after the slot. `None`: the
+    /// item was moved or removed meanwhile, so the caller must look again.
+    ///
+    /// Cost: one load of the word, one of the segment's line, one of the prefixes; while there are
+    /// flushed prefixes, a comparison with each that is newer than the segment. The first caller
+    /// that notices a due delayed flush carries it out.
+    #[inline]
+    pub fn is_flushed(&self, item: &Item<'_>, now: u32, _reader: &Reader) -> Option<bool> {
+        let flushed = self.flush_word.settle(now);
+        let segment = self.segment_of(item.at);
+        if is_before(self.metas.get(segment, EPOCH), flushed.epoch()) {
+            return Some(true);
+        }
+        if !self.flushed_prefixes.is_any_live() {
+            return Some(false);
+        }
+        self.is_prefix_flushed(item, segment)
+    }
+
+    #[cold]
+    fn is_prefix_flushed(&self, item: &Item<'_>, segment: u32) -> Option<bool> {
+        let generation = self.metas.generation(segment);
+        let is_flushed = self.flushed_prefixes.has_flushed_beside(item.key(), generation)?;
+        // A segment gets a new generation after what was flushed in it has died.
+        let is_dead = !is_flushed && Header::load(&self.arena, item.at).is_dead();
+        (!is_dead).then_some(is_flushed)
     }
 
     /// The item at byte `offset` of a segment, and where the next one begins; `None` at the end of

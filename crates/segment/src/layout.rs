@@ -194,6 +194,16 @@ impl Header {
         self.expiry() != 0 && self.expiry() <= now
     }
 
+    /// The header of a dead item that fills up to `bytes` bytes, as many as an item can have.
+    pub(crate) fn of_padding(bytes: usize) -> Self {
+        const KEY_BYTES: usize = 1;
+        debug_assert!(bytes >= ITEM_BYTES_MIN && bytes.is_multiple_of(8), "I3");
+        let inline_bytes = (bytes - FIXED_BYTES - KEY_BYTES).min(INLINE_VALUE_BYTES_MAX);
+        let padding = Self::of_key(KEY_BYTES).with_inline_bytes(inline_bytes).with_dead();
+        debug_assert!(padding.item_bytes() <= bytes.next_multiple_of(8), "it ends there");
+        padding
+    }
+
     /// The header of an item with a key of this length, and nothing else yet.
     pub(crate) const fn of_key(key_bytes: usize) -> Self {
         debug_assert!(key_bytes <= KEY_BYTES_MAX, "a key's length takes eight bits");

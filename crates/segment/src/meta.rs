@@ -7,14 +7,15 @@
 //! byte 0       4       8       12      16      24      32      40      48      56      64
 //!      +-------+-------+-------+-------+-------+-------+-------+-------+-------+-------+
 //!      | state | owner | used  | dead  | pins  | FIFO  | bin   | expiry| epoch | slot  |
-//!      |       |       |       |       | (64)  | p | n | p | n | b | m | touch | items |
+//!      |       |       |       |       | gen.  | p | n | p | n | b | m | touch | items |
 //!      +-------+-------+-------+-------+-------+-------+-------+-------+-------+-------+
 //! block segments keep the bitmap of their free blocks in the last word, `slot | items`.
 //! ```
 //!
 //! Invariants:
 //! - I1  All fields but `pins` are written by the segment's owner alone (block segments: under the
-//!   pool's lock), so plain loads and stores of halves suffice.
+//!   pool's lock), so plain loads and stores of halves suffice. `gen.`, the generation, shares its
+//!   word with `pins`, so its owner adds to it.
 //! - I2  `pins` rises from 0 by the owner's thread alone; any thread lowers it, or raises it while
 //!   it holds a pin.
 
@@ -52,6 +53,10 @@ pub(crate) const EXPIRY_MAX: Field = Field(5, 32);
 /// The flush epoch in which the segment was opened. A retired segment keeps it until it is opened
 /// again, because a reader may still be about to compare it.
 pub(crate) const EPOCH: Field = Field(6, 0);
+/// The pins, in the low half of their word, and the generation in the high half: the newest flush
+/// of a prefix whose keys are not in the segment, because it was opened or examined after that. A
+/// retired segment keeps it, as it keeps `EPOCH`.
+const PINS: usize = 2;
 /// Bytes of items whose expiry was raised above `EXPIRY_BASE`.
 pub(crate) const TOUCHED: Field = Field(6, 32);
 /// Position in the owner's list of segments.
@@ -152,30 +157,49 @@ impl Metas {
     /// Whether the segment is pinned. Once this is false, it stays false until the owner pins the
     /// segment again (I2).
     pub(crate) fn is_pinned(&self, segment: u32) -> bool {
-        self.word(segment, 2).load(Ordering::Acquire) != 0
+        pins(self.word(segment, PINS).load(Ordering::Acquire)) != 0
     }
 
     /// Adds a pin. Returns whether it is the only one.
     pub(crate) fn pin(&self, segment: u32) -> bool {
-        self.word(segment, 2).fetch_add(1, Ordering::Relaxed) == 0
+        pins(self.word(segment, PINS).fetch_add(1, Ordering::Relaxed)) == 0
     }
 
     /// Removes a pin. Returns whether it was the last.
     pub(crate) fn unpin(&self, segment: u32) -> bool {
-        let before = self.word(segment, 2).fetch_sub(1, Ordering::Release);
+        let before = pins(self.word(segment, PINS).fetch_sub(1, Ordering::Release));
         assert!(before > 0, "I2: a segment is unpinned as often as it was pinned");
         before == 1
     }
 
-    /// Zeroes the line of an unpinned segment except for `EPOCH`, so that a reused segment starts
-    /// clean.
+    /// The generation of a segment. Cost: a load. What its owner did before it has set the
+    /// generation is visible.
+    #[inline]
+    pub(crate) fn generation(&self, segment: u32) -> u32 {
+        (self.word(segment, PINS).load(Ordering::Acquire) >> 32) as u32
+    }
+
+    /// Sets the generation of a segment. Pins may change meanwhile.
+    pub(crate) fn set_generation(&self, segment: u32, generation: u32) {
+        let step = generation.wrapping_sub(self.generation(segment));
+        self.word(segment, PINS).fetch_add(u64::from(step) << 32, Ordering::Release);
+        debug_assert!(self.generation(segment) == generation, "I1: the owner alone sets it");
+    }
+
+    /// Zeroes the line of an unpinned segment except for `EPOCH` and the generation, so that a
+    /// reused segment starts clean.
     pub(crate) fn clear(&self, segment: u32) {
         debug_assert!(!self.is_pinned(segment), "I2");
-        for word in (0..META_BYTES / 8).filter(|&word| word != EPOCH.0) {
+        for word in (0..META_BYTES / 8).filter(|word| ![EPOCH.0, PINS].contains(word)) {
             self.word(segment, word).store(0, Ordering::Relaxed);
         }
         self.set(segment, TOUCHED, 0);
     }
+}
+
+/// The pins of a word that also has the generation.
+const fn pins(word: u64) -> u32 {
+    word as u32
 }
 
 /// A doubly linked list of segments. The lines of the segments hold the links.
@@ -274,5 +298,21 @@ mod tests {
         metas.set(1, USED, 9);
         assert_eq!((metas.get(1, USED), metas.get(1, DEAD)), (9, u32::MAX));
         assert_eq!((metas.get(0, USED), metas.get(0, DEAD)), (0, 0));
+    }
+
+    #[test]
+    fn pins_and_generation_do_not_disturb_each_other() {
+        let metas = Metas::reserve(1).expect("one page");
+        for generation in [7, u32::MAX, 0, 5] {
+            metas.set_generation(0, generation);
+            assert!(!metas.is_pinned(0));
+            assert!(metas.pin(0), "the first");
+            metas.set_generation(0, generation.wrapping_add(3));
+            assert!(metas.is_pinned(0) && !metas.pin(0));
+            assert!(!metas.unpin(0) && metas.unpin(0));
+            assert_eq!(metas.generation(0), generation.wrapping_add(3));
+        }
+        metas.clear(0);
+        assert_eq!(metas.generation(0), 8, "a reader may still be about to compare it");
     }
 }

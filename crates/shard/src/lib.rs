@@ -38,8 +38,8 @@ mod cores;
 
 pub use cores::homes::Homes;
 pub use cores::options::{
-    ClosedClient, OpenSocket, OtherCounts, PipeControl, PlainOptions, SharedOptions, Switched,
-    UdpOptions,
+    ClosedClient, OpenSocket, OtherCounts, PipeControl, PlainOptions, PrefixFlushes, SharedOptions,
+    Switched, UdpOptions,
 };
 pub use cores::process::{Shared, Shutdown};
 pub use cores::refreshes::Certificates;

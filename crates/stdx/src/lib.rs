@@ -10,6 +10,7 @@ mod allocations;
 mod combining;
 mod counter;
 mod flush_word;
+mod flushed_prefixes;
 mod held;
 mod landing;
 #[cfg(loom)]
@@ -25,6 +26,10 @@ pub use combining::{Chain, CombiningLock, Guard, Offered, Returned, Work};
 pub use counter::Counter;
 pub use crossbeam_utils::CachePadded;
 pub use flush_word::{FlushWord, Flushed, is_before};
+pub use flushed_prefixes::{
+    FLUSHED_PREFIXES_MAX, FlushedPrefixes, KeyPrefix, NotedPrefixes, PREFIX_BYTES_MAX,
+    TooManyPrefixes,
+};
 pub use held::{Held, Keeper};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,

@@ -1,4 +1,4 @@
-//! The atomics that this crate uses: those of `std`, `loom` or `shuttle`.
+//! The atomics and locks that this crate uses: those of `std`, `loom` or `shuttle`.
 //!
 //! Upstream:   every file here that shares a word between threads.
 //! Downstream: `std::sync`; `loom::sync` in a model; `shuttle::sync` in a schedule.
@@ -11,3 +11,12 @@ pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Orderin
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{Mutex, MutexGuard};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{Mutex, MutexGuard};

@@ -101,6 +101,13 @@ replies! {
 
     // The request is not allowed, or not in this form.
     FlushNotAllowed = "CLIENT_ERROR flush_all not allowed",
+    // `flush_prefix`. 1.6.45 has none of these.
+    FlushPrefixUsage = "CLIENT_ERROR usage: flush_prefix PREFIX [bytes] [noreply]",
+    PrefixTooLong = "CLIENT_ERROR prefix too long",
+    FlushPrefixNotAllowed = "CLIENT_ERROR flush_prefix not allowed",
+    FlushPrefixLocalOnly = "CLIENT_ERROR flush_prefix allowed only from this host",
+    TooManyPrefixes = "SERVER_ERROR too many prefixes are being flushed",
+    PrefixesUnsupported = "SERVER_ERROR this engine flushes no prefix",
     ShutdownNotEnabled = "SERVER_ERROR: shutdown not enabled",
     // The parser does not know whether shutdown is enabled; the server answers `ShutdownNotEnabled`
     // instead of this if it is not, as 1.6.45 does.

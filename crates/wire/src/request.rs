@@ -318,6 +318,15 @@ pub enum Admin<'b> {
         /// Whether the reply is withheld.
         noreply: bool,
     },
+    /// `flush_prefix PREFIX [bytes] [noreply]`.
+    FlushPrefix {
+        /// The prefix; 1 to 250 bytes.
+        prefix: &'b [u8],
+        /// Whether the prefix may end inside a part of a key.
+        bytes: bool,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
     /// `version`.
     Version,
     /// `verbosity LEVEL`.

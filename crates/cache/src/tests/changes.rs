@@ -82,6 +82,10 @@ impl Copies for Store {
         change();
     }
 
+    fn flush_some(&self, change: &mut dyn FnMut()) {
+        self.flush(None, change);
+    }
+
     fn note_flushed(&self, _second: u32) {
         self.kept.lock().unwrap().clear();
         self.told.lock().unwrap().1 += 1;

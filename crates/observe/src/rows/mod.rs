@@ -109,6 +109,8 @@ pub struct ProcessFacts<'a> {
     pub spent_bytes: u64,
     /// Bytes of values that are being sent, and so stay in memory.
     pub pinned_bytes: u64,
+    /// Prefixes whose flush is not over.
+    pub flushed_prefixes: u64,
     /// Whether the process accepts connections.
     pub is_accepting: bool,
     /// Shards, each of which is a thread.

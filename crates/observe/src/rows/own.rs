@@ -54,6 +54,17 @@ const PROCESS: &[Stat] = &[
 ];
 
 const COUNTERS: &[Stat] = &[
+    counter("kachel_cmd_flush_prefix", Sum(|c| &c.cmd_flush_prefix), "flush_prefix requests."),
+    gauge(
+        "kachel_flushed_prefixes",
+        Fact(|f| RowValue::Number(f.flushed_prefixes)),
+        "Prefixes whose flush is not over.",
+    ),
+    counter(
+        "kachel_prefix_flushed",
+        Engines(|c| &c.prefix_flushed),
+        "Items whose space came back because their prefix was flushed.",
+    ),
     gauge("kachel_index_slots", Engines(|c| &c.index_slots), "Slots of the index."),
     gauge("kachel_owed_bytes", Sum(|c| &c.owed_bytes), "Memory of replies not read yet.").bytes(),
     counter(

@@ -30,8 +30,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use kachel_host::{Budget, PageKind};
 use kachel_stdx::{
-    CachePadded, FlushWord, Place, Quiescence, Reader, SizeClassOptions, SizeClasses, Stamp,
-    is_before,
+    CachePadded, FlushWord, FlushedPrefixes, Place, Quiescence, Reader, SizeClassOptions,
+    SizeClasses, Stamp,
 };
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
@@ -48,7 +48,7 @@ use crate::arena::Arena;
 use crate::audit::Use;
 use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::limits::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
-use crate::meta::{EPOCH, META_BYTES, Metas, NONE, Phase, USED};
+use crate::meta::{META_BYTES, Metas, NONE, Phase, USED};
 
 /// The budget has no room for the bytes that were to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +126,7 @@ pub struct Pool {
     pub(crate) segment_shift: u32,
     pub(crate) extents: ExtentTable,
     pub(crate) flush_word: FlushWord,
+    pub(crate) flushed_prefixes: FlushedPrefixes,
     /// The size classes by which items are counted.
     pub size_classes: Arc<SizeClasses>,
     engines: u16,
@@ -192,6 +193,7 @@ impl Pool {
             segment_shift: segment_bytes.trailing_zeros(),
             extents: ExtentTable::reserve(blocks)?,
             flush_word: FlushWord::default(),
+            flushed_prefixes: FlushedPrefixes::new(options.engines.max(1)),
             size_classes: Arc::new(SizeClasses::new(options.classes)),
             engines: options.engines.max(1),
             segments,
@@ -327,17 +329,6 @@ impl Pool {
         reader.is_awake_in(&self.quiescence)
     }
 
-    /// Whether the item at `at`, which `_reader` found in the index in its current round, is
-    /// flushed in second `now`. The flush word is loaded after the slot.
-    ///
-    /// Cost: one load of the word, one of the segment's line. The first caller that notices a due
-    /// delayed flush carries it out.
-    #[inline]
-    pub fn is_flushed(&self, at: ItemAt, now: u32, _reader: &Reader) -> bool {
-        let flushed = self.flush_word.settle(now);
-        is_before(self.metas.get(self.segment_of(at), EPOCH), flushed.epoch())
-    }
-
     /// Prefetches a small item, value included. The shards tell how long their items are, so no
     /// line behind the item is fetched if all items have one length. Cost: a prefetch for each
     /// line.
@@ -366,6 +357,18 @@ impl Pool {
     /// The word that `flush_all` writes, for all shards of the pool.
     pub const fn flush_word(&self) -> &FlushWord {
         &self.flush_word
+    }
+
+    /// The prefixes that are being flushed, for all shards of the pool.
+    pub const fn flushed_prefixes(&self) -> &FlushedPrefixes {
+        &self.flushed_prefixes
+    }
+
+    /// Ends the flushes of prefixes with which all shards are done. Cost: a load if there are none.
+    pub(crate) fn retire_prefixes(&self, own: Option<Place>) {
+        if self.flushed_prefixes.is_any_live() {
+            self.flushed_prefixes.retire(|| self.stamp(), |stamp| self.is_past(stamp, own));
+        }
     }
 
     /// A stamp of this moment: no reader that knows it finds an item that was taken out of its

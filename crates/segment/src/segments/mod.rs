@@ -18,7 +18,8 @@
 //! - *open*: filled by one stream, for one TTL bucket.
 //! - *sealed*: in the FIFO of its queue (probation or main), and in the bin of its dead space.
 //! - *victim*: a job walks its items. It drops expired and flushed items. Compaction copies the
-//!   others within the queue; eviction copies those that are worth it to main and drops the rest.
+//!   others within the queue; eviction copies those that are worth it to main and drops the rest; a
+//!   sweep after the flush of a prefix leaves them where they are.
 //! - *retired*: empty, but a reader on another core may still be in it.
 //!
 //! The log makes no decisions, and the reclaimer owns no segments. Each segment is in exactly one
@@ -268,7 +269,7 @@ impl Segments {
         let item = Item::load(self.log.pool(), at);
         debug_assert!(item.expiry() != 0 || self.is_flushed(at), "no other item is found dead");
         if !item.is_dead() {
-            self.reclaimer.note_reclaimed(&item);
+            self.reclaimer.note_reclaimed(&self.log, &item);
             self.kill(at);
         }
     }
@@ -278,20 +279,26 @@ impl Segments {
         self.log.pool().pin(at)
     }
 
-    /// Whether the flush word is unchanged since it was last noted. Cost: one load.
+    /// Whether there was no flush, of all keys or of a prefix, since they were last noted. Cost:
+    /// two loads.
     #[inline]
     pub fn is_flush_noted(&self) -> bool {
         self.log.is_flush_noted()
     }
 
-    /// Notes the flush word in second `now`. Returns whether there was a flush. If so, every item
-    /// that was stored before is dead at once. Its memory is freed in bounded steps, in
-    /// [`Self::maintain`] and whenever room is needed.
+    /// Notes the flush word in second `now`, and the flushed prefixes. Returns whether all keys
+    /// were flushed. Every item that was stored before, and was flushed, is dead at once. Its
+    /// memory is freed in bounded steps, in [`Self::maintain`] and whenever room is needed.
     ///
     /// The owner must call this before it looks an item up or stores one, so that the item that an
-    /// operation finds and the item that it then stores are of one epoch. Cost: two loads; after a
-    /// flush the open segments are sealed.
-    pub fn note_flush(&mut self, now: u32) -> bool {
+    /// operation finds and the item that it then stores are of one epoch and one generation. Cost:
+    /// two loads; after a flush the open segments are sealed, after one of a prefix the job under
+    /// way is run to its end. What it has copied before is not mixed with what is stored later.
+    pub fn note_flush(&mut self, now: u32, index: &mut impl Index) -> bool {
+        if !self.log.are_prefixes_noted() {
+            self.reclaimer.begin_request(&self.log, 0);
+            self.reclaimer.finish_job(&mut self.log, &mut Context { now, index });
+        }
         self.log.note_flush(now)
     }
 
@@ -302,6 +309,7 @@ impl Segments {
     /// nothing is due.
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let items = self.reclaimer.maintain(&mut self.log, &mut Context { now, index }, items_max);
+        self.log.settle_prefixes();
         #[cfg(debug_assertions)]
         self.log.audit_in_turn();
         items

@@ -115,7 +115,7 @@ fn segment_reuse(name: &str, round: impl Fn(&mut Reader) + Copy + Send + Sync + 
     explore(name, None, move || {
         let mut shard = Shard::new();
         let old = shard.store(b"k", b"1111", None).expect("room");
-        shard.segments.log.close_all();
+        shard.segments.log.close_all(false);
         let pool = Arc::clone(shard.segments.pool());
         let (slots, mut reader) = (shard.index.0.reader(), pool.register_reader().expect("one"));
         reader.sleep();
@@ -126,7 +126,7 @@ fn segment_reuse(name: &str, round: impl Fn(&mut Reader) + Copy + Send + Sync + 
             read(&pool, &slots, &reader, b"k", &[b"1111", b"2222"]);
         });
         shard.store(b"k", b"2222", Some(old)).expect("room");
-        shard.segments.log.close_all();
+        shard.segments.log.close_all(false);
         // The new item lies where the first one lay, or there is no room for it.
         let other = shard.store(b"j", b"3333", None);
         assert!(other.is_err() || other == Ok(old));
@@ -221,7 +221,7 @@ fn look(
         panic!("it is there all the time")
     };
     let value = item(at).value().as_slice().expect("a small value");
-    (value[0] == first, pool.is_flushed(ItemAt::new(at.get()), NOW, reader))
+    (value[0] == first, pool.is_flushed(&item(at), NOW, reader).expect("nothing was moved"))
 }
 
 /// A shard with one item that was stored after a flush, so that a lost stamp shows. The item is
@@ -229,9 +229,9 @@ fn look(
 fn shard_after_a_flush() -> (Shard, ItemAt) {
     let mut shard = Shard::new();
     shard.segments.pool().flush_word().flush(NOW);
-    shard.segments.note_flush(NOW);
+    shard.segments.note_flush(NOW, &mut shard.index);
     let old = shard.store(b"k", b"1111", None).expect("room");
-    shard.segments.log.close_all();
+    shard.segments.log.close_all(false);
     (shard, old)
 }
 
@@ -244,7 +244,7 @@ fn a_flush_kills_what_was_stored_before_it_for_every_reader() {
         let pool = Arc::clone(shard.segments.pool());
         let (slots, reader) = (shard.index.0.reader(), pool.register_reader().expect("one"));
         let owning = thread::spawn(move || {
-            shard.segments.note_flush(NOW);
+            shard.segments.note_flush(NOW, &mut shard.index);
             let new = shard.store(b"k", b"2222", Some(old)).expect("room");
             (shard, new)
         });
@@ -254,7 +254,7 @@ fn a_flush_kills_what_was_stored_before_it_for_every_reader() {
         let (is_old, is_flushed) = look(&pool, &slots, &reader, b"k", b'1');
         assert!(is_flushed || !is_old, "what was stored before is gone at once");
         let (mut shard, new) = owning.join().expect("joins");
-        shard.segments.note_flush(NOW);
+        shard.segments.note_flush(NOW, &mut shard.index);
         let is_live = shard.segments.is_live(new, NOW);
         assert!(is_old || is_live != is_flushed, "the owner and the reader agree");
         counts[usize::from(is_old)].fetch_add(1, Relaxed);
@@ -279,7 +279,7 @@ fn a_flush_kills_nothing_that_is_stored_after_it_for_any_reader() {
             count[usize::from(is_flushed)].fetch_add(1, Relaxed);
         });
         pool.flush_word().flush(NOW);
-        shard.segments.note_flush(NOW);
+        shard.segments.note_flush(NOW, &mut shard.index);
         shard.store(b"k", b"2222", Some(old)).expect("room");
         reading.join().expect("joins");
     });

@@ -40,6 +40,8 @@ pub struct SegmentStats {
     pub expired_unfetched: u64,
     /// Items found expired or flushed.
     pub reclaimed: u64,
+    /// Those of them that were flushed with their prefix.
+    pub prefix_flushed: u64,
     /// Items for which no room was found.
     pub refused: u64,
     /// Items copied to make room.
@@ -71,6 +73,7 @@ impl Segments {
             evicted_age_s: counts.evicted_age_s,
             expired_unfetched: counts.expired_unfetched,
             reclaimed: counts.reclaimed,
+            prefix_flushed: counts.prefix_flushed,
             refused: counts.refused,
             compacted: counts.compacted,
             ghost_hits: counts.ghost_hits,

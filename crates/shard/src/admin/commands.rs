@@ -1,15 +1,18 @@
 //! Requests that are not about one key.
 //!
 //! Upstream:   `serve`, when no request of the connection is staged.
-//! Downstream: the engine (`flush_all`), `listing` (dumps), `stats`, and the counters, the budget
+//! Downstream: the engine (both flushes), `listing` (dumps), `stats`, and the counters, the budget
 //!             and the flags of the process.
 //!
 //! Invariants:
-//! - I1  `flush_all` and `stats` concern all engines and cores. They wait until all parked requests
-//!   of their connection are answered. So the requests of a connection take effect in order.
+//! - I1  `flush_all`, `flush_prefix` and `stats` concern all engines and cores. They wait until all
+//!   parked requests of their connection are answered. So the requests of a connection take effect
+//!   in order.
 
-use kachel_engine::{Common as _, Engine};
+use kachel_engine::{Common as _, Engine, PrefixRefused};
+use kachel_io::Peer;
 use kachel_net::{ClientIndex, CloseReason, Connection, ConnectionIndex};
+use kachel_stdx::KeyPrefix;
 use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
 use kachel_wire::{
     Cachedump, DetailTopic, Reply, Sink as _, StatsTopic, Streams, binary_stats_topic, stats_topic,
@@ -18,7 +21,7 @@ use kachel_wire::{
 use crate::clients::Clients;
 use crate::connections::watching;
 use crate::context::Context;
-use crate::cores::options::Switched;
+use crate::cores::options::{PrefixFlushes, Switched};
 use crate::cores::refreshes::Certificates;
 use crate::listings::listing::Listings;
 use crate::request::form::Form;
@@ -97,6 +100,10 @@ impl<E: Engine> Administration<'_, E> {
                 let reply = self.flush_all(delay);
                 self.done(reply, noreply)
             }),
+            Admin::FlushPrefix { prefix, bytes, noreply } => self.settle_before().and_then(|()| {
+                let reply = self.flush_prefix(prefix, bytes);
+                self.done(reply, noreply)
+            }),
             Admin::Version => {
                 self.version();
                 Ok(())
@@ -161,6 +168,7 @@ impl<E: Engine> Administration<'_, E> {
                 self.done(reply, false)
             }
             Admin::FlushAll { .. }
+            | Admin::FlushPrefix { .. }
             | Admin::Version
             | Admin::Verbosity { .. }
             | Admin::Quit
@@ -237,6 +245,44 @@ impl<E: Engine> Administration<'_, E> {
             self.engines.common().flush(&now);
         }
         Reply::Ok
+    }
+
+    /// Flushes the items of all shards whose keys `prefix` takes: as far as a delimiter (`-D`), or
+    /// all keys that begin with its `bytes`.
+    fn flush_prefix(&mut self, prefix: &[u8], bytes: bool) -> Reply {
+        let Context { counters, shared, .. } = self.context;
+        let options = &shared.options.plain;
+        debug_assert!(self.head.is_none(), "the binary protocol has no such request");
+        counters.cmd_flush_prefix.add(1);
+        if !options.flush_allowed {
+            return Reply::FlushNotAllowed;
+        }
+        match options.prefix_flushes {
+            PrefixFlushes::FromAnywhere => {}
+            PrefixFlushes::FromHost if self.is_of_host() => {}
+            PrefixFlushes::FromHost => return Reply::FlushPrefixLocalOnly,
+            PrefixFlushes::Refused => return Reply::FlushPrefixNotAllowed,
+        }
+        let prefix = match bytes {
+            true => KeyPrefix::of_bytes(prefix),
+            false => KeyPrefix::of_name(prefix, options.prefix_delimiter),
+        };
+        let prefix = prefix.expect("the parser has checked the length");
+        match self.engines.common().flush_prefix(&prefix) {
+            Ok(()) => Reply::Ok,
+            Err(PrefixRefused::TooMany) => Reply::TooManyPrefixes,
+            Err(PrefixRefused::Unsupported) => Reply::PrefixesUnsupported,
+        }
+    }
+
+    /// Whether the client is a process of this host.
+    fn is_of_host(&self) -> bool {
+        let Some(connection) = self.client.connection() else { return false };
+        match self.context.peer(connection) {
+            Peer::Local => true,
+            Peer::V4(address) => address.ip().is_loopback(),
+            Peer::V6(address) => address.ip().to_canonical().is_loopback(),
+        }
     }
 
     /// Moves the clock of the process on, if it may be moved.

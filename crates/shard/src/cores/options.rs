@@ -16,6 +16,18 @@ use kachel_observe::Row;
 use crate::cores::homes::Homes;
 use crate::cores::refreshes::Certificates;
 
+/// Which clients may flush the items of a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixFlushes {
+    /// Any client, also one over UDP.
+    FromAnywhere,
+    /// Clients of this host: by a loopback address or a unix socket. None over UDP, because the
+    /// address of a datagram may be forged.
+    FromHost,
+    /// No client.
+    Refused,
+}
+
 /// The options that are plain numbers and switches. Code that starts shards embeds them whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainOptions {
@@ -31,6 +43,9 @@ pub struct PlainOptions {
     pub requests_per_tick: Option<u32>,
     /// Whether `flush_all` works (not with `-F`).
     pub flush_allowed: bool,
+    /// Which clients may send `flush_prefix` (`--flush-prefix`). None may if `flush_all` does not
+    /// work.
+    pub prefix_flushes: PrefixFlushes,
     /// Whether items may be listed (not with `-X`).
     pub dumps_allowed: bool,
     /// Whether `lru_crawler` may crawl and dump from the start (not with `-o no_lru_crawler`).
@@ -65,6 +80,7 @@ impl Default for PlainOptions {
             connections_max: 1024,
             requests_per_tick: None,
             flush_allowed: true,
+            prefix_flushes: PrefixFlushes::FromAnywhere,
             dumps_allowed: true,
             crawler_on: true,
             watch_allowed: true,

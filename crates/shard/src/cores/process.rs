@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kachel_engine::{ClockOrigin, Now};
+use kachel_engine::{ClockOrigin, Common, Now};
 use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
 use kachel_observe::{Metrics, ProcessFacts, Totals, Watchers, general, own};
@@ -131,8 +131,13 @@ impl Shared {
     }
 
     /// The facts about the process for `stats`, at the time `now`. `io_kind` is the kind of the
-    /// backends; values of `pinned_bytes` are being sent.
-    pub fn facts<'f>(&'f self, now: Now, io_kind: &'f str, pinned_bytes: u64) -> ProcessFacts<'f> {
+    /// backends, and `common` what the engines share.
+    pub fn facts<'f>(
+        &'f self,
+        now: Now,
+        io_kind: &'f str,
+        common: &impl Common,
+    ) -> ProcessFacts<'f> {
         let options = &self.options;
         let usage = (options.usage)();
         ProcessFacts {
@@ -148,7 +153,8 @@ impl Shared {
             connections: self.open_connections(),
             limit_bytes: self.budget.limit_bytes(),
             spent_bytes: self.budget.spent_bytes(),
-            pinned_bytes,
+            pinned_bytes: common.pinned_bytes(),
+            flushed_prefixes: common.live_prefixes() as u64,
             is_accepting: !self.is_stopping(),
             threads: options.shards,
             awake_cores: self.awake_cores(),
@@ -174,8 +180,8 @@ impl Shared {
 
     /// The statistics of the process in Prometheus' text format, at the time `now`. Any thread may
     /// ask. The other arguments are those of [`Self::facts`].
-    pub fn metrics(&self, now: Now, io_kind: &str, pinned_bytes: u64) -> String {
-        let (totals, facts) = (&self.totals, self.facts(now, io_kind, pinned_bytes));
+    pub fn metrics(&self, now: Now, io_kind: &str, common: &impl Common) -> String {
+        let (totals, facts) = (&self.totals, self.facts(now, io_kind, common));
         let mut metrics = Metrics::default();
         general(totals, &facts, &self.options.other_rows(false), &mut |row| metrics.take(row));
         own(totals, &facts, &self.options.other_rows(true), &mut |row| metrics.take(row));

@@ -225,6 +225,11 @@ impl Context {
         self.log.note_name(connection, name);
     }
 
+    /// The address of a connection's client.
+    pub(crate) fn peer(&self, connection: ConnectionIndex) -> Peer {
+        self.log.name(connection).peer
+    }
+
     /// Writes the line of a connection that was accepted.
     pub(crate) fn log_opened(&self, connection: ConnectionIndex) {
         self.log_connection(connection, None);

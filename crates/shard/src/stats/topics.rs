@@ -128,7 +128,7 @@ impl<E: Engine> Answering<'_, E> {
     fn rows(&mut self, own: bool, io_kind: &str) {
         let (context, engines) = (self.context, self.engines);
         let shared = &context.shared;
-        let facts = shared.facts(context.now(), io_kind, engines.common().pinned_bytes());
+        let facts = shared.facts(context.now(), io_kind, engines.common());
         let others = shared.options.other_rows(own);
         let rows = if own { kachel_observe::own } else { kachel_observe::general };
         rows(&shared.totals, &facts, &others, &mut |row| {

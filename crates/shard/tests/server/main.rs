@@ -10,6 +10,7 @@ mod crawling;
 mod detail;
 mod ending;
 mod fences;
+mod flushed_prefixes;
 mod flushes;
 mod full_records;
 mod full_store;

@@ -413,6 +413,9 @@ fn a_bad_meta_set_swallows_its_data_block_if_its_length_is_legible() {
 #[test]
 fn switches() {
     let flush = |delay, noreply| Admin::FlushAll { delay: Ttl(delay), noreply };
+    let flush_prefix = |prefix, bytes, noreply| Admin::FlushPrefix { prefix, bytes, noreply };
+    let longest = [b"flush_prefix ", &[b'k'; 250][..], b"\r\n"].concat();
+    let too_long = [b"flush_prefix ", &[b'k'; 251][..], b"\r\n"].concat();
     let verbosity = |level, noreply| Admin::Verbosity { level, noreply };
     let memlimit = |megabytes, noreply| Admin::CacheMemlimit { megabytes, noreply };
     let dump = |form, classes| Admin::Dump { form, classes, noreply: false };
@@ -422,6 +425,14 @@ fn switches() {
         (b"flush_all noreply\r\n", flush(0, true)),
         (b"flush_all 5\r\n", flush(5, false)),
         (b"flush_all -5 noreply\r\n", flush(-5, true)),
+        (b"flush_prefix user:1\r\n", flush_prefix(b"user:1", false, false)),
+        (b" flush_prefix  user:1 noreply\r\n", flush_prefix(b"user:1", false, true)),
+        (b"flush_prefix user:1 bytes\r\n", flush_prefix(b"user:1", true, false)),
+        (b"flush_prefix user:1 bytes noreply\r\n", flush_prefix(b"user:1", true, true)),
+        (b"flush_prefix bytes\r\n", flush_prefix(b"bytes", false, false)),
+        (b"flush_prefix noreply\r\n", flush_prefix(b"noreply", false, false)),
+        (b"flush_prefix noreply noreply\r\n", flush_prefix(b"noreply", false, true)),
+        (&longest, flush_prefix(&[b'k'; 250], false, false)),
         (b"version\r\n", Admin::Version),
         (b"version foo\r\n", Admin::Version),
         (b"quit\r\n", Admin::Quit),
@@ -452,6 +463,12 @@ fn switches() {
         (b"flush_all x\r\n", Reply::InvalidExptime, 0),
         (b"flush_all noreply x\r\n", Reply::InvalidExptime, 0),
         (b"flush_all x noreply\r\n", Reply::Nothing, 0),
+        (b"flush_prefix\r\n", Reply::FlushPrefixUsage, 0),
+        (b"flush_prefix user:1 byte\r\n", Reply::FlushPrefixUsage, 0),
+        (b"flush_prefix user:1 x noreply\r\n", Reply::Nothing, 0),
+        (b"flush_prefix user:1 noreply bytes\r\n", Reply::FlushPrefixUsage, 0),
+        (b"flush_prefix user:1 bytes bytes\r\n", Reply::FlushPrefixUsage, 0),
+        (&too_long, Reply::PrefixTooLong, 0),
         (b"verbosity\r\n", Reply::BadLine, 0),
         (b"verbosity noreply\r\n", Reply::Nothing, 0),
         (b"verbosity invalid\r\n", Reply::BadLine, 0),

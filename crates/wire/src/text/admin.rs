@@ -8,6 +8,8 @@
 //!   classes and no LRU lists, and its crawler runs only when a client asks for it.
 //! - I2  Spaces before these verbs are accepted, as in 1.6.45, but not before other verbs.
 
+use kachel_engine::KEY_BYTES_MAX;
+
 use crate::number::{read_i32, read_loose_u32, read_u32};
 use crate::refusal::{Failure, Outcome};
 use crate::reply::Reply;
@@ -33,6 +35,7 @@ pub(crate) fn other(line: &[u8]) -> Outcome<'_> {
     let noreply = words.last() == b"noreply";
     let reply = match words.at(0) {
         b"flush_all" => return flush_all(&words, noreply),
+        b"flush_prefix" => return flush_prefix(&words, noreply),
         b"verbosity" => return verbosity(&words, noreply),
         b"cache_memlimit" => return cache_memlimit(&words, noreply),
         b"shutdown" => return shutdown(&words, noreply),
@@ -59,6 +62,22 @@ fn flush_all<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
     let delay = if is_plain { Some(0) } else { read_i32(words.at(1)) };
     let delay = Ttl(delay.ok_or(Reply::InvalidExptime.unless(noreply))?);
     Ok(Request::Admin(Admin::FlushAll { delay, noreply }))
+}
+
+/// The words `bytes` and `noreply` are prefixes, too, where there is no other.
+fn flush_prefix<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
+    let noreply = noreply && words.count() > 2;
+    let bytes = match (words.count() - usize::from(noreply), words.at(2)) {
+        (2, _) => false,
+        (3, b"bytes") => true,
+        _ => return Err(Reply::FlushPrefixUsage.unless(noreply).into()),
+    };
+    let prefix = words.at(1);
+    if prefix.len() > KEY_BYTES_MAX {
+        return Err(Reply::PrefixTooLong.unless(noreply).into());
+    }
+    debug_assert!(!prefix.is_empty(), "words, I1");
+    Ok(Request::Admin(Admin::FlushPrefix { prefix, bytes, noreply }))
 }
 
 fn verbosity<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {

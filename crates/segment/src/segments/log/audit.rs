@@ -25,7 +25,7 @@ impl Log {
     /// Panics if the books disagree with the lines of the segments (L1 to L5).
     pub(crate) fn audit(&self) {
         let metas = &self.pool.metas;
-        let (mut dead_bytes, mut items, mut flushed, mut open) = (0, 0, 0, 0);
+        let (mut dead_bytes, mut items, mut flushed, mut stale, mut open) = (0, 0, 0, 0, 0);
         let mut segment_bytes = [0; 2];
         for (slot, &segment) in self.owned.all().iter().enumerate() {
             let phase = metas.phase(segment);
@@ -36,16 +36,17 @@ impl Log {
             dead_bytes += metas.get(segment, DEAD) as usize;
             items += u64::from(metas.get(segment, ITEMS));
             flushed += usize::from(self.is_flushed(segment));
+            stale += usize::from(self.is_stale(segment));
             segment_bytes[self.queue_of(segment) as usize] += self.pool.segment_bytes();
             if phase == Phase::Open {
                 open += 1;
                 let is_known = self.open.exact(self.stream_of(segment), self.bucket_of(segment));
                 assert!(is_known == Some(segment), "O1");
-                assert!(!self.is_flushed(segment), "L5");
+                assert!(!self.is_flushed(segment) && !self.is_stale(segment), "L5");
             }
         }
         assert!((dead_bytes, items) == (self.dead_bytes, self.items), "L2");
-        assert!(flushed == self.flushed_segments, "L5");
+        assert!((flushed, stale) == (self.flushed_segments, self.stale_segments), "L5");
         let held_bytes: usize = self.queues.total_bytes();
         let own_bytes: usize = segment_bytes.iter().sum();
         assert!(held_bytes == own_bytes + self.blocks * BLOCK_BYTES, "L2, Q2");

@@ -18,7 +18,10 @@
 //! - L4  New items and replacements leave at least one spare segment to jobs (a store keeps a
 //!   larger reserve: `reserve`). In a cache in which nothing can be evicted, a new item takes it.
 //! - L5  `flushed` is the flush word as it was last noted. Every open segment has the epoch of
-//!   `flushed`, and `flushed_segments` counts the segments of `owned` with an earlier epoch.
+//!   `flushed`, and `flushed_segments` counts the segments of `owned` with an earlier epoch. In the
+//!   same way, `prefixes` are the flushed prefixes as they were last noted. Every open segment has
+//!   the generation of the newest, and `stale_segments` counts the segments with an earlier one.
+//!   A segment in which upkeep has found all items that are flushed gets the newest generation.
 //! - L6  A segment in `awaited` becomes a spare segment once no reader on another core can be in
 //!   it. Spare and awaited segments together are at most `spare_target`.
 
@@ -34,7 +37,7 @@ mod lengths;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kachel_stdx::{Flushed, Place, Stamp, is_before};
+use kachel_stdx::{Flushed, NotedPrefixes, Place, Stamp, is_before};
 
 use self::lengths::Lengths;
 use self::open::{OpenSegments, Stream};
@@ -90,6 +93,14 @@ pub(crate) struct Log {
     flushed: Flushed,
     /// How many segments of earlier epochs there are.
     flushed_segments: usize,
+    /// The flushed prefixes as they were last noted (L5).
+    prefixes: NotedPrefixes,
+    /// How many segments of earlier generations there are.
+    stale_segments: usize,
+    /// Where the search for a stale segment goes on.
+    stale_looked: usize,
+    /// The newest flush of a prefix with which this log has said that it is done.
+    done_with: u32,
     live_bytes: usize,
     dead_bytes: usize,
     blocks: usize,
@@ -128,6 +139,10 @@ impl Log {
             core: None,
             flushed: pool.flush_word.load(),
             flushed_segments: 0,
+            prefixes: NotedPrefixes::default(),
+            stale_segments: 0,
+            stale_looked: 0,
+            done_with: 0,
             live_bytes: 0,
             dead_bytes: 0,
             blocks: 0,
@@ -248,10 +263,37 @@ impl Log {
         !header.is_dead() && !header.is_expired(now) && !self.is_item_flushed(at)
     }
 
-    /// Whether the item at `at` was flushed. Cost: one comparison while no segment is flushed.
+    /// Whether the item at `at` was flushed. Cost: one comparison while no segment is flushed or
+    /// stale.
     #[inline]
     pub(crate) fn is_item_flushed(&self, at: ItemAt) -> bool {
-        self.flushed_segments != 0 && self.is_flushed(self.pool.segment_of(at))
+        self.flushed_segments | self.stale_segments != 0 && self.is_old_item_flushed(at)
+    }
+
+    /// Whether the item at `at` was flushed. Cost: loads from the line of its segment; if the
+    /// segment is stale, a comparison with each flushed prefix that is newer.
+    fn is_old_item_flushed(&self, at: ItemAt) -> bool {
+        let segment = self.pool.segment_of(at);
+        self.is_flushed(segment) || self.is_stale(segment) && self.is_key_flushed(at, segment)
+    }
+
+    /// Whether the item at `at` was flushed with a prefix, and not with all keys.
+    pub(crate) fn is_prefix_flushed(&self, at: ItemAt) -> bool {
+        let segment = self.pool.segment_of(at);
+        !self.is_flushed(segment) && self.is_stale(segment) && self.is_key_flushed(at, segment)
+    }
+
+    #[cold]
+    fn is_key_flushed(&self, at: ItemAt, segment: u32) -> bool {
+        let generation = self.pool.metas.generation(segment);
+        let key = Item::load(&self.pool, at).key();
+        self.pool.flushed_prefixes.has_flushed(&self.prefixes, key, generation)
+    }
+
+    /// Whether prefixes were flushed after the segment was opened, and upkeep has not examined its
+    /// items since then.
+    fn is_stale(&self, segment: u32) -> bool {
+        self.prefixes.is_after(self.pool.metas.generation(segment))
     }
 
     /// Whether the segment's items were flushed.
@@ -259,27 +301,80 @@ impl Log {
         is_before(self.pool.metas.get(segment, EPOCH), self.flushed.epoch())
     }
 
-    /// Whether the flush word is unchanged since it was last noted. Cost: one load.
+    /// Whether there was no flush, of all keys or of a prefix, since they were last noted. Cost:
+    /// two loads.
     #[inline]
     pub(crate) fn is_flush_noted(&self) -> bool {
-        self.pool.flush_word.load() == self.flushed
+        self.pool.flush_word.load() == self.flushed && self.are_prefixes_noted()
     }
 
-    /// Notes the flush word in second `now`. Returns whether there was a flush; if so, seals the
-    /// open segments.
+    /// Whether no prefix was flushed since they were last noted. Cost: one load.
+    #[inline]
+    pub(crate) fn are_prefixes_noted(&self) -> bool {
+        self.pool.flushed_prefixes.is_noted(&self.prefixes)
+    }
+
+    /// Notes the flush word in second `now`, and the flushed prefixes. If there was a flush, seals
+    /// the open segments. Returns whether all keys were flushed.
     pub(crate) fn note_flush(&mut self, now: u32) -> bool {
         let flushed = self.pool.flush_word.settle(now);
         let before = self.flushed.epoch();
         let is_new = flushed.epoch() != before;
+        let is_prefix_new = !self.are_prefixes_noted();
+        if is_new || is_prefix_new {
+            // Of the epoch and the generation before: those that hold nothing leave the books.
+            self.close_all(!is_new);
+        }
         if is_new {
             assert!(is_before(before, flushed.epoch()), "F2");
-            // Of the epoch before: those that hold nothing leave the books with it.
-            self.close_all();
             self.flushed_segments = self.owned.len();
             self.owned.restart_pass();
         }
         self.flushed = flushed;
+        if is_prefix_new {
+            self.pool.flushed_prefixes.note(&mut self.prefixes);
+            self.stale_segments = self.owned.len();
+        }
         is_new
+    }
+
+    /// Says that this log is done with the flushed prefixes that it has noted, if it is; and ends
+    /// those with which all logs are done. Cost: a comparison and a load if there are none.
+    pub(crate) fn settle_prefixes(&mut self) {
+        let newest = self.prefixes.newest();
+        if self.stale_segments > 0 {
+            return;
+        }
+        if self.done_with != newest {
+            self.done_with = newest;
+            self.pool.flushed_prefixes.note_done(self.options.shard, newest);
+        }
+        self.pool.retire_prefixes(self.own());
+    }
+
+    /// The next of the stale segments, if one is among the next `looks_max` segments.
+    pub(crate) fn next_stale(&mut self, looks_max: usize) -> Option<u32> {
+        if self.stale_segments == 0 {
+            return None;
+        }
+        let segments = self.owned.len();
+        for _ in 0..looks_max.min(segments) {
+            self.stale_looked = if self.stale_looked < segments { self.stale_looked } else { 0 };
+            let segment = self.owned.all()[self.stale_looked];
+            self.stale_looked += 1;
+            self.note_work(LOOKED_SEGMENT_BYTES);
+            if self.is_stale(segment) && self.pool.metas.phase(segment) == Phase::Sealed {
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    /// Notes that no item of a stale segment is flushed any more (L5).
+    pub(crate) fn end_stale(&mut self, segment: u32) {
+        assert!(self.is_stale(segment), "L5: a segment is stale once for each flush");
+        self.pool.metas.set_generation(segment, self.prefixes.newest());
+        self.stale_segments -= 1;
     }
 
     /// Changes the second in which the item at `at` expires; 0 for never.
@@ -318,6 +413,7 @@ impl Log {
         let bytes = header.item_bytes();
         assert!(used + bytes <= self.pool.segment_bytes(), "an item lies in one segment");
         debug_assert!(metas.get(segment, EPOCH) == self.flushed.epoch(), "L5");
+        debug_assert!(!self.is_stale(segment), "L5");
         let at = ItemAt::from_offset(self.pool.segment_start(segment) + used);
         self.pool.arena.audit.item(at.offset(), bytes);
         draft.write(&self.pool.arena, at, header, cas_base);
@@ -437,6 +533,9 @@ impl Log {
         self.queues.sub_bytes(queue, self.pool.segment_bytes());
         if self.is_flushed(segment) {
             self.flushed_segments -= 1;
+        }
+        if self.is_stale(segment) {
+            self.stale_segments -= 1;
         }
         self.owned.remove(metas, segment);
         if self.spare.len() + self.awaited.len() >= self.spare_target() {

@@ -14,7 +14,7 @@
 use super::Log;
 use super::open::{Need, Purpose, Stream};
 use super::queues::Queue;
-use crate::layout::SEGMENT_HEAD_BYTES;
+use crate::layout::{Header, ITEM_BYTES_MIN, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EPOCH, ITEMS, OWNER, Phase, USED};
 
 impl Log {
@@ -184,6 +184,7 @@ impl Log {
         metas.set(segment, OWNER, owner | u32::from(bucket) << 18);
         metas.set(segment, USED, SEGMENT_HEAD_BYTES as u32);
         metas.set(segment, EPOCH, self.flushed.epoch());
+        metas.set_generation(segment, self.prefixes.newest());
         self.owned.push(metas, segment);
         self.queues.add_bytes(stream.queue(), self.pool.segment_bytes());
         self.open.insert(stream, bucket, segment);
@@ -207,10 +208,36 @@ impl Log {
         }
     }
 
-    /// Seals all open segments.
-    pub(crate) fn close_all(&mut self) {
+    /// Fills an open segment that is sealed before it is full with dead items, so that its room
+    /// comes back as that of any dead item does. What is too short for an item is left out.
+    pub(crate) fn pad(&mut self, segment: u32) {
+        let metas = &self.pool.metas;
+        let end = self.pool.segment_bytes();
+        let mut used = metas.get(segment, USED) as usize;
+        let mut dead_bytes = 0;
+        while end - used >= ITEM_BYTES_MIN {
+            let header = Header::of_padding(end - used);
+            let at = ItemAt::from_offset(self.pool.segment_start(segment) + used);
+            self.pool.arena.audit.item(at.offset(), header.item_bytes());
+            self.pool.arena.audit.whole(at.offset());
+            self.pool.arena.audit.dead(at.offset());
+            header.store(&self.pool.arena, at);
+            used += header.item_bytes();
+            dead_bytes += header.item_bytes();
+        }
+        debug_assert!(used <= end, "an item lies in one segment");
+        metas.set(segment, USED, used as u32);
+        metas.add(segment, DEAD, dead_bytes as u32);
+        self.dead_bytes += dead_bytes;
+    }
+
+    /// Seals all open segments, after they were padded if that is wanted ([`Self::pad`]).
+    pub(crate) fn close_all(&mut self, pads: bool) {
         for queue in [Queue::Probation, Queue::Main] {
             while let Some(segment) = self.open.any(queue) {
+                if pads && self.pool.metas.get(segment, ITEMS) > 0 {
+                    self.pad(segment);
+                }
                 self.close(segment);
             }
             debug_assert!(self.open.any(queue).is_none(), "O1");

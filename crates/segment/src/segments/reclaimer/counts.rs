@@ -20,6 +20,7 @@ pub(crate) struct Counts {
     pub(crate) evicted_age_s: u64,
     pub(crate) expired_unfetched: u64,
     pub(crate) reclaimed: u64,
+    pub(crate) prefix_flushed: u64,
     pub(crate) refused: u64,
 }
 
@@ -34,9 +35,10 @@ impl Counts {
     }
 
     /// Counts an item that was found expired or flushed. As in memcached, both are reclaimed, and
-    /// both are expired if they were never read.
-    pub(crate) fn note_reclaimed(&mut self, access: Access) {
+    /// both are expired if they were never read. `by_prefix`: it was flushed with its prefix.
+    pub(crate) fn note_reclaimed(&mut self, access: Access, by_prefix: bool) {
         self.reclaimed += 1;
+        self.prefix_flushed += u64::from(by_prefix);
         self.expired_unfetched += u64::from(!access.fetched());
         debug_assert!(self.expired_unfetched <= self.reclaimed, "N1");
     }

@@ -18,6 +18,9 @@
 //! leaves the rest for another turn. Otherwise one reader could keep all values whose heads share a
 //! segment.
 //!
+//! A flush of a prefix kills few items of a segment. A job *sweeps* each segment that is older than
+//! the flush: it drops the items that were flushed, and leaves the others.
+//!
 //! Invariants:
 //! - J1  A job examines each item of its victim once, in order.
 //! - J2  Eviction keeps no more than `kept_bytes_max` of a victim.
@@ -70,6 +73,8 @@ pub(super) enum Kind {
     Evict,
     /// It drops large values only, because the victim is pinned.
     Strip,
+    /// It drops flushed and expired ones only.
+    Sweep,
 }
 
 /// A victim under way.
@@ -105,6 +110,11 @@ impl Job {
     }
 }
 
+/// Whether an item was flushed or has expired.
+fn is_gone(log: &Log, item: &Item<'_>, now: u32) -> bool {
+    item.header().is_expired(now) || log.is_item_flushed(item.at())
+}
+
 impl Reclaimer {
     /// Begins a job over `segment`, which may be open; an empty one comes free at once.
     pub(super) fn begin_job(&mut self, log: &mut Log, segment: u32, kind: Kind) -> Found {
@@ -117,7 +127,7 @@ impl Reclaimer {
         }
         let is_pinned = log.pool().metas.is_pinned(segment);
         let kind = if is_pinned && kind == Kind::Evict { Kind::Strip } else { kind };
-        assert!(kind == Kind::Strip || !is_pinned, "V3");
+        assert!(matches!(kind, Kind::Strip | Kind::Sweep) || !is_pinned, "V3");
         log.begin_victim(segment);
         if kind == Kind::Strip {
             let is_allowed = self.allowance.take_strip();
@@ -198,6 +208,9 @@ impl Reclaimer {
             let stays = match job.kind {
                 Kind::Rewrite => self.protected == Some(item.at()),
                 Kind::Strip => !self.may_drop(&item),
+                Kind::Sweep => {
+                    self.protected == Some(item.at()) || !is_gone(log, &item, context.now)
+                }
                 Kind::Compact | Kind::Evict => false,
             };
             if stays {
@@ -228,6 +241,7 @@ impl Reclaimer {
         match job.kind {
             Kind::Rewrite if lives => return,
             Kind::Strip => self.strips.fruitless += usize::from(job.dropped == 0),
+            Kind::Sweep => log.end_stale(job.segment),
             Kind::Rewrite | Kind::Compact | Kind::Evict => {
                 assert!(!lives, "a job leaves nothing alive in its victim");
             }
@@ -294,7 +308,7 @@ impl Reclaimer {
             debug_assert!(next > offset, "J1");
             pool.arena.prefetch(start + offset + AHEAD_BYTES);
             offset = next;
-            if !item.header().is_dead() {
+            if !item.header().is_dead() && job.kind != Kind::Sweep {
                 index.prefetch(item.key());
             }
         }
@@ -312,10 +326,8 @@ impl Reclaimer {
         let segment = log.pool().segment_of(at);
         let Some(job) = &self.job else { unreachable!("V1: items are settled in a job") };
         let drops = job.drops();
-        if self.protected != Some(at)
-            && (log.is_flushed(segment) || item.header().is_expired(context.now))
-        {
-            self.note_reclaimed(item);
+        if self.protected != Some(at) && is_gone(log, item, context.now) {
+            self.note_reclaimed(log, item);
             self.discard(log, context.index, item);
             return true;
         }

@@ -14,8 +14,8 @@
 //!   victim meanwhile, or many blocks are free. In these two cases, no living item is compacted
 //!   until there is a spare segment again. While a job runs, nothing else takes the room in its
 //!   copy targets.
-//! - V3  A pinned segment is a victim only of a job that strips it. Such a job takes no segment,
-//!   moves no item, and keeps the values that are pinned themselves.
+//! - V3  A pinned segment is a victim only of a job that strips or sweeps it. Such a job takes no
+//!   segment, moves no item, and keeps the values that are pinned themselves.
 //! - V4  The protected item is never dropped, and `protected` follows it when it moves.
 //! - V5  One request causes no more work than its allowance (B1 of `allowance`).
 
@@ -211,8 +211,8 @@ impl Reclaimer {
     }
 
     /// Counts an item as found expired or flushed.
-    pub(crate) fn note_reclaimed(&mut self, item: &Item<'_>) {
-        self.counts.note_reclaimed(item.access());
+    pub(crate) fn note_reclaimed(&mut self, log: &Log, item: &Item<'_>) {
+        self.counts.note_reclaimed(item.access(), log.is_prefix_flushed(item.at()));
         self.class_counts.note_reclaimed(item);
     }
 

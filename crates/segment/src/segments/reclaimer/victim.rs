@@ -4,7 +4,8 @@
 //! Downstream: `job`, which begins; `queues` for the order of segments; `pool` for the requests of
 //!             other shards.
 //!
-//! The choices, in this order: a segment whose items expired or were flushed; gathering the blocks
+//! The choices, in this order: a segment whose items expired or were flushed; in upkeep, a segment
+//! that is older than the flush of a prefix; gathering the blocks
 //! of large values, if whole segments of blocks are free; the segment with the most dead space, if
 //! a tenth of memory is dead or nothing may be evicted; the oldest segment of probation, while
 //! probation holds more than a tenth of memory, and between these the oldest segment of main, as
@@ -102,7 +103,10 @@ impl Reclaimer {
             }
             return self.find_victim(log, now) != Found::Nothing;
         }
-        if self.find_expired(log, now) != Found::Nothing {
+        if self.find_expired(log, now) != Found::Nothing
+            || self.allowance.is_worked_out(log.work_bytes())
+            || self.find_stale(log) != Found::Nothing
+        {
             return true;
         }
         if log.is_to_give() {
@@ -169,7 +173,10 @@ impl Reclaimer {
             true => log.queues().deadest(&log.pool().metas).filter(|&at| log.can_empty(at)),
             false => log.most_dead_of_store(),
         };
-        let Some(victim) = victim else { return Found::Nothing };
+        let Some(victim) = victim else {
+            // A cache evicts: what was flushed is dropped with its victims.
+            return if self.evict { Found::Nothing } else { self.find_stale(log) };
+        };
         debug_assert!(log.can_empty(victim), "C1");
         self.begin_job(log, victim, Kind::Compact)
     }
@@ -182,6 +189,15 @@ impl Reclaimer {
         let Some(segment) = segment else { return Found::Nothing };
         debug_assert!(!log.pool().metas.is_pinned(segment), "V3");
         self.begin_job(log, segment, Kind::Compact)
+    }
+
+    /// Makes the next segment that is older than the flush of a prefix the victim.
+    fn find_stale(&mut self, log: &mut Log) -> Found {
+        let before = log.work_bytes();
+        let segment = log.next_stale(EXPIRY_LOOKS_MAX);
+        self.work_bytes += log.work_bytes() - before;
+        let Some(segment) = segment else { return Found::Nothing };
+        self.begin_job(log, segment, Kind::Sweep)
     }
 
     /// The segment to evict: the oldest of probation while probation is large and main is not due,

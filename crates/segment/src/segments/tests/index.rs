@@ -135,7 +135,7 @@ impl Shard {
     pub(super) fn flush(&mut self, now: u32) {
         self.segments.pool().flush_word().flush(now);
         assert!(!self.segments.is_flush_noted());
-        self.segments.note_flush(now);
+        self.segments.note_flush(now, &mut self.index);
         assert!(self.segments.is_flush_noted());
     }
 

@@ -129,12 +129,13 @@ fn a_flush_by_one_shard_is_noted_by_the_others_and_kills_nothing_later() {
     shards[0].flush(100);
     let pool = Arc::clone(shards[0].segments.pool());
     let reader = pool.register_reader().expect("one");
-    let is_flushed = |at, now| pool.is_flushed(at, now, &reader);
+    let is_flushed =
+        |at, now| pool.is_flushed(&pool.item(at, &reader), now, &reader).expect("nothing is moved");
     let other = &mut shards[1];
     // The other shard has not noted the flush. A reader sees it without the owner.
     let old = other.at(b"old").expect("stored");
     assert!(other.segments.is_live(old, 100) && is_flushed(old, 100));
-    other.segments.note_flush(100);
+    other.segments.note_flush(100, &mut other.index);
     assert!(!other.segments.is_live(old, 100));
     set_until(other, "new", 0, 100);
     let new = other.at(b"new").expect("stored");
@@ -142,7 +143,7 @@ fn a_flush_by_one_shard_is_noted_by_the_others_and_kills_nothing_later() {
     // A pending flush counts from its second on, for the first shard that checks.
     pool.flush_word().flush_in(120, 100);
     for (now, wanted) in [(119, false), (120, true)] {
-        other.segments.note_flush(now);
+        other.segments.note_flush(now, &mut other.index);
         assert_eq!(other.segments.is_live(new, now), !wanted, "second {now}");
         assert_eq!(is_flushed(new, now), wanted, "second {now}");
         other.segments.audit();
@@ -159,10 +160,11 @@ fn a_segment_keeps_its_epoch_until_it_is_used_again() {
     let at = shard.at(b"key").expect("stored");
     // The item is replaced. So its segment, which held no other item, is given back, while the
     // reader still knows its location.
-    shard.segments.log.close_all();
+    shard.segments.log.close_all(false);
     set_until(&mut shard, "key", 0, 100);
     assert_eq!(pool.metas.phase(pool.segment_of(at)), Phase::Free);
-    assert!(!pool.is_flushed(at, 100, &reader), "the value was never flushed");
+    let item = pool.item(at, &reader);
+    assert_eq!(pool.is_flushed(&item, 100, &reader), Some(false), "the value was never flushed");
     reader.round_over();
 }
 
@@ -392,7 +394,7 @@ fn what_is_dropped_for_the_index_is_evicted_only_if_it_could_be_served() {
         let at = shard.index.map.remove(key.as_bytes()).expect("stored");
         if key == "flushed" {
             shard.segments.pool().flush_word().flush(now);
-            shard.segments.note_flush(now);
+            shard.segments.note_flush(now, &mut shard.index);
         }
         shard.segments.evict(at, now);
         let stats = shard.segments.stats();

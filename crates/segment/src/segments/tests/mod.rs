@@ -12,6 +12,7 @@ mod life;
 mod miss_ratio;
 mod model;
 mod overwrite;
+mod prefixes;
 mod reserve;
 mod threads;
 mod worth;

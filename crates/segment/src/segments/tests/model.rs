@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use kachel_stdx::KeyPrefix;
+
 use super::index::{Random, Shard, hash, pattern};
 use crate::{Added, JoinPlace, NewItem, NewValue, Reclaimed};
 
@@ -45,8 +47,9 @@ impl Model {
     /// cache, evicted items may be among them.
     fn settle_removed(&mut self, flushed: bool) {
         for key in std::mem::take(&mut self.shard.index.removed) {
-            let gone = self.wanted.remove(&key);
-            let expired = gone.is_some_and(|it| it.expiry != 0 && it.expiry <= self.now);
+            // The model has forgotten the items of a flushed prefix before.
+            let Some(gone) = self.wanted.remove(&key) else { continue };
+            let expired = gone.expiry != 0 && gone.expiry <= self.now;
             let evicts = self.shard.segments.stats().evictions > 0;
             assert!(expired || evicts || flushed, "an item vanished: {key:?}");
         }
@@ -187,7 +190,7 @@ impl Model {
 
     fn check(&mut self, key: &[u8]) {
         let Some(wanted) = self.wanted.get(key) else {
-            assert!(self.shard.at(key).is_none(), "nothing is found that is not wanted");
+            assert!(!self.is_live(key), "nothing is found that is not wanted");
             return;
         };
         let at = self.shard.at(key).expect("what is wanted is found");
@@ -210,6 +213,23 @@ impl Model {
         assert_eq!(found, *wanted);
         segments.note_access(at, self.now);
         assert!(segments.item(at).fetched());
+    }
+
+    fn is_live(&self, key: &[u8]) -> bool {
+        let at = self.shard.at(key);
+        at.is_some_and(|at| self.shard.segments.is_live(at, self.now))
+    }
+
+    /// Flushes the keys that begin as this one does, but for its last bytes.
+    fn flush_prefix(&mut self, key: &[u8]) {
+        let length = key.len() - self.random.below(3) as usize;
+        let prefix = KeyPrefix::of_bytes(&key[..length]).expect("some bytes");
+        let segments = &mut self.shard.segments;
+        if segments.pool().flushed_prefixes().flush(&prefix).is_ok() {
+            segments.note_flush(self.now, &mut self.shard.index);
+            self.settle_removed(false);
+            self.wanted.retain(|key, _| !prefix.takes(key));
+        }
     }
 
     fn flush(&mut self) {
@@ -236,8 +256,9 @@ impl Model {
             80..=89 => self.rewrite(&key),
             90..=99 => self.touch(&key),
             100..=109 => {
+                let was_found = self.shard.at(&key).is_some() && !self.is_live(&key);
                 let found = self.shard.delete(&key);
-                assert_eq!(found, self.wanted.remove(&key).is_some());
+                assert!(found == self.wanted.remove(&key).is_some() || was_found, "{key:?}");
             }
             110..=111 => self.now += self.random.below(12) as u32,
             115..=119 => {
@@ -246,6 +267,7 @@ impl Model {
                 self.settle_removed(false);
             }
             120 if self.random.below(100) == 0 => self.flush(),
+            121 if self.random.below(10) == 0 => self.flush_prefix(&key),
             _ => self.check(&key),
         }
     }

@@ -127,7 +127,7 @@ fn shards_on_two_threads_share_one_pool() {
         }
         assert!(side.segments.stats().evictions > 0, "memory was full");
         side.segments.pool().flush_word().flush(10);
-        side.segments.note_flush(10);
+        side.segments.note_flush(10, &mut side.index);
         while side.segments.maintain(10, &mut side.index, 1000) > 0 {}
     }
     assert_eq!(pool.free_blocks(), 0, "all blocks came back");

@@ -1,0 +1,490 @@
+//! The flushed prefixes of a process: a short list that tells all threads which keys are flushed.
+//!
+//! Upstream:   the engines add a prefix for a flush; owners of memory note the list, and readers on
+//!             other cores read it.
+//! Downstream: `segment` stamps each segment with the number of the newest flush that its owner has
+//!             noted. What has an older stamp than a flush, and a key that it takes, is flushed.
+//!
+//! ```text
+//!            flush                     all engines are done          no reader is left
+//!   free ------------> live (number) ------------------------> retiring ------------> free
+//!                        |      ^
+//!                        +------+ flush of the same prefix: a new number
+//! ```
+//!
+//! One flush concerns few keys, so it does not kill whole segments: whoever finds an item in an
+//! older segment compares its key. An engine is done with a flush when upkeep has removed what the
+//! flush takes from all segments that are older (`kachel_segment`). Then nobody must compare any
+//! more.
+//!
+//! Invariants:
+//! - G1  Each flush has a number of its own, in the order of the flushes. Numbers are compared as
+//!   serial numbers, so upkeep must examine a segment before 2^31 flushes have followed its stamp.
+//! - G2  A flush is in the list before its number is the newest. So an owner that has noted the
+//!   newest number, and a reader that begins after the flush was answered, see it.
+//! - G3  An entry stays in the list until each engine is done with it, and no reader is left that
+//!   was awake before that. So an owner never notes an entry whose bytes change while it still has
+//!   an older segment.
+//! - G4  The bytes of an entry change only while its head is 0. A reader that finds another head
+//!   after it has compared does not use the result.
+
+use std::sync::PoisonError;
+
+use crossbeam_utils::CachePadded;
+
+use crate::flush_word::is_before;
+use crate::quiescence::Stamp;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, fence};
+
+/// The most prefixes that are being flushed at a time. All of them take 17 KiB.
+pub const FLUSHED_PREFIXES_MAX: usize = if cfg!(loom) { 2 } else { 64 };
+
+/// Bytes of the longest prefix: those of the longest key.
+pub const PREFIX_BYTES_MAX: usize = 250;
+
+/// Words of the longest prefix. A model has short ones.
+const WORDS: usize = if cfg!(loom) { 1 } else { PREFIX_BYTES_MAX.div_ceil(8) };
+
+const _: () = assert!(FLUSHED_PREFIXES_MAX <= 64, "the live entries are the bits of a word");
+
+/// Set in a head if the prefix ends at a boundary.
+const BOUNDED: u64 = 1 << 16;
+
+/// A prefix of keys, which is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPrefix<'p> {
+    bytes: &'p [u8],
+    /// What follows the prefix in a longer key. `None`: any byte.
+    delimiter: Option<u8>,
+}
+
+impl<'p> KeyPrefix<'p> {
+    /// The keys that begin with these bytes. `None` if there are none, or too many.
+    #[must_use]
+    pub fn of_bytes(bytes: &'p [u8]) -> Option<Self> {
+        let is_prefix = (1..=PREFIX_BYTES_MAX).contains(&bytes.len());
+        is_prefix.then_some(Self { bytes, delimiter: None })
+    }
+
+    /// The key `name`, and all keys below it: those that begin with `name` and `delimiter`. If
+    /// `name` ends with the delimiter, it takes all keys that begin with it. `None` if the name is
+    /// empty or too long.
+    #[must_use]
+    pub fn of_name(name: &'p [u8], delimiter: u8) -> Option<Self> {
+        let is_open = name.last() == Some(&delimiter);
+        let bounded = |prefix| Self { delimiter: (!is_open).then_some(delimiter), ..prefix };
+        Self::of_bytes(name).map(bounded)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> &'p [u8] {
+        self.bytes
+    }
+
+    /// Whether this prefix takes `key`.
+    #[must_use]
+    pub fn takes(&self, key: &[u8]) -> bool {
+        let Some(rest) = key.strip_prefix(self.bytes) else { return false };
+        let (next, delimiter) = (rest.first(), self.delimiter);
+        delimiter.is_none_or(|delimiter| next.is_none_or(|&byte| byte == delimiter))
+    }
+
+    /// The head of an entry of this prefix with this number.
+    const fn head(&self, number: u32) -> Head {
+        let bound = match self.delimiter {
+            None => 0,
+            Some(byte) => BOUNDED | (byte as u64) << 8,
+        };
+        Head((number as u64) << 32 | bound | self.bytes.len() as u64)
+    }
+}
+
+/// The list is full of other prefixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyPrefixes;
+
+/// What an entry is, in one word: `number:32 | 0:15 | bounded:1 | delimiter:8 | length:8`; 0 if it
+/// is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head(u64);
+
+impl Head {
+    const fn number(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    const fn length(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+
+    /// Whether the prefix, which `key` begins with, takes the key.
+    fn is_at_boundary(self, key: &[u8]) -> bool {
+        let delimiter = (self.0 >> 8) as u8;
+        self.0 & BOUNDED == 0 || key.get(self.length()).is_none_or(|&byte| byte == delimiter)
+    }
+}
+
+/// A prefix in memory that all threads read.
+struct Entry {
+    head: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+impl Entry {
+    fn free() -> Self {
+        Self { head: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Makes a free entry that of a prefix (G4).
+    fn write(&self, prefix: &KeyPrefix<'_>, number: u32) {
+        debug_assert!(self.head.load(Relaxed) == 0, "G4");
+        fence(Release);
+        for (word, bytes) in self.words.iter().zip(prefix.bytes.chunks(8)) {
+            word.store(word_of(bytes), Relaxed);
+        }
+        self.head.store(prefix.head(number).0, Release);
+    }
+
+    /// Whether `key` begins with the prefix that has this head. Cost: a load for each 8 bytes that
+    /// are equal.
+    fn begins(&self, head: Head, key: &[u8]) -> bool {
+        let Some(own) = key.get(..head.length()) else { return false };
+        let mut words = self.words.iter().zip(own.chunks(8));
+        words.all(|(word, bytes)| word.load(Relaxed) == word_of(bytes))
+    }
+}
+
+/// Up to eight bytes as a word; zeros follow them.
+fn word_of(bytes: &[u8]) -> u64 {
+    debug_assert!(bytes.len() <= 8, "a word has eight bytes");
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// What all cores load with each lookup, on a cache line of its own. Only flushes and the end of
+/// one write it.
+struct Shared {
+    /// The number of the newest flush.
+    newest: AtomicU64,
+    /// The live entries, one bit each.
+    live: AtomicU64,
+}
+
+/// What is changed under the lock.
+struct Books {
+    /// For each engine the newest flush with which it is done.
+    done: Vec<u32>,
+    /// All engines are done with the flushes up to this number. No reader that has begun after the
+    /// stamp needs them.
+    retiring: Option<(u32, Stamp)>,
+}
+
+impl Books {
+    /// The newest flush with which all engines are done. How far each of them is behind `newest` is
+    /// compared, because numbers are serial (G1).
+    fn done_through(&self, newest: u32) -> u32 {
+        let behind = self.done.iter().map(|done| newest.wrapping_sub(*done)).max();
+        newest.wrapping_sub(behind.unwrap_or(0))
+    }
+}
+
+/// The flushed prefixes of a process.
+pub struct FlushedPrefixes {
+    shared: CachePadded<Shared>,
+    entries: Box<[Entry]>,
+    books: Mutex<Books>,
+}
+
+/// The list as an engine has noted it: the numbers of its entries. All operations of the engine use
+/// it until the engine notes the list again.
+pub struct NotedPrefixes {
+    newest: u32,
+    live: u64,
+    numbers: [u32; FLUSHED_PREFIXES_MAX],
+}
+
+impl Default for NotedPrefixes {
+    fn default() -> Self {
+        Self { newest: 0, live: 0, numbers: [0; FLUSHED_PREFIXES_MAX] }
+    }
+}
+
+impl NotedPrefixes {
+    /// The number of the newest flush that was noted.
+    #[inline]
+    pub const fn newest(&self) -> u32 {
+        self.newest
+    }
+
+    /// Whether a flush was noted that came after `stamp`.
+    pub const fn is_after(&self, stamp: u32) -> bool {
+        is_before(stamp, self.newest)
+    }
+}
+
+/// The numbers of the bits that are set.
+fn places(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let place = bits.trailing_zeros() as usize;
+        bits &= bits.checked_sub(1)?;
+        Some(place)
+    })
+}
+
+impl FlushedPrefixes {
+    /// An empty list for this number of engines. Cost: 17 KiB.
+    #[must_use]
+    pub fn new(engines: u16) -> Self {
+        let books = Books { done: vec![0; engines.into()], retiring: None };
+        Self {
+            shared: CachePadded::new(Shared { newest: AtomicU64::new(0), live: AtomicU64::new(0) }),
+            entries: (0..FLUSHED_PREFIXES_MAX).map(|_| Entry::free()).collect(),
+            books: Mutex::new(books),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn newest(&self) -> u32 {
+        self.shared.newest.load(Acquire) as u32
+    }
+
+    /// Whether a prefix is being flushed. Cost: a load.
+    #[inline]
+    pub fn is_any_live(&self) -> bool {
+        self.shared.live.load(Acquire) != 0
+    }
+
+    /// The number of prefixes that are being flushed.
+    pub fn live(&self) -> usize {
+        self.shared.live.load(Relaxed).count_ones() as usize
+    }
+
+    /// Kills all that was stored so far, by any shard, under a key that the prefix takes. A flush
+    /// of a prefix that is live takes no further entry.
+    ///
+    /// Cost: one look at each entry, whatever is stored. Errors: the list is full of other
+    /// prefixes, and nothing is flushed.
+    pub fn flush(&self, prefix: &KeyPrefix<'_>) -> Result<(), TooManyPrefixes> {
+        let _one = self.lock();
+        let live = self.shared.live.load(Relaxed);
+        let number = self.newest().wrapping_add(1);
+        let is_same = |&place: &usize| {
+            let head = Head(self.entries[place].head.load(Relaxed));
+            head == prefix.head(head.number()) && self.entries[place].begins(head, prefix.bytes)
+        };
+        if let Some(place) = places(live).find(is_same) {
+            self.entries[place].head.store(prefix.head(number).0, Release);
+        } else {
+            let place = live.trailing_ones() as usize;
+            let entry = self.entries.get(place).ok_or(TooManyPrefixes)?;
+            entry.write(prefix, number);
+            self.shared.live.store(live | 1 << place, Release);
+        }
+        self.shared.newest.store(number.into(), Release); // G2
+        Ok(())
+    }
+
+    /// Whether `noted` is the list as it is now. Cost: one load.
+    #[inline]
+    pub fn is_noted(&self, noted: &NotedPrefixes) -> bool {
+        self.newest() == noted.newest
+    }
+
+    /// Notes the list for an engine.
+    pub fn note(&self, noted: &mut NotedPrefixes) {
+        let _one = self.lock();
+        let newest = self.newest();
+        debug_assert!(!is_before(newest, noted.newest), "G1");
+        noted.newest = newest;
+        noted.live = self.shared.live.load(Relaxed);
+        for place in places(noted.live) {
+            noted.numbers[place] = Head(self.entries[place].head.load(Relaxed)).number();
+        }
+    }
+
+    /// Whether an item with this key, in a segment that an engine has stamped with `stamp`, was
+    /// flushed before the engine has noted the list.
+    ///
+    /// The entries that decide are live, because the engine has a segment that is older (G3).
+    pub fn has_flushed(&self, noted: &NotedPrefixes, key: &[u8], stamp: u32) -> bool {
+        places(noted.live).filter(|&place| is_before(stamp, noted.numbers[place])).any(|place| {
+            let entry = &self.entries[place];
+            let head = Head(entry.head.load(Acquire));
+            debug_assert!(head.0 != 0, "G3");
+            entry.begins(head, key) && head.is_at_boundary(key)
+        })
+    }
+
+    /// Whether an item with this key, in a segment with this stamp, was flushed: for a reader that
+    /// does not own it. `None` if an entry has changed meanwhile, so this is not known (G4).
+    pub fn has_flushed_beside(&self, key: &[u8], stamp: u32) -> Option<bool> {
+        for place in places(self.shared.live.load(Acquire)) {
+            let entry = &self.entries[place];
+            let head = Head(entry.head.load(Acquire));
+            if head.0 == 0 || !is_before(stamp, head.number()) {
+                continue;
+            }
+            if entry.begins(head, key) && head.is_at_boundary(key) {
+                fence(Acquire);
+                let is_same = entry.head.load(Relaxed) == head.0;
+                return is_same.then_some(true);
+            }
+        }
+        Some(false)
+    }
+
+    /// The engine `engine` has nothing older than flush `number` that a flush takes.
+    pub fn note_done(&self, engine: u16, number: u32) {
+        let done = &mut self.lock().done[usize::from(engine)];
+        debug_assert!(!is_before(number, *done), "G1");
+        *done = number;
+    }
+
+    /// Ends the flushes with which all engines are done, in two steps (G3): draws a `stamp`, and
+    /// frees the entries once `is_past` says that no reader from before it is left. Does nothing if
+    /// another core is at it.
+    ///
+    /// Cost: a look at each entry.
+    pub fn retire(&self, stamp: impl FnOnce() -> Stamp, is_past: impl FnOnce(Stamp) -> bool) {
+        let Ok(mut books) = self.books.try_lock() else { return };
+        let live = self.shared.live.load(Relaxed);
+        let is_older = |place: &usize, through: u32| {
+            let head = Head(self.entries[*place].head.load(Relaxed));
+            !is_before(through, head.number())
+        };
+        if books.retiring.is_none() {
+            let through = books.done_through(self.newest());
+            let is_any = places(live).any(|place| is_older(&place, through));
+            books.retiring = is_any.then(|| (through, stamp()));
+        }
+        let Some((through, stamp)) = books.retiring else { return };
+        if !is_past(stamp) {
+            return;
+        }
+        books.retiring = None;
+        let over = |place: &usize| is_older(place, through);
+        let left = places(live).filter(over).fold(live, |left, place| left & !(1 << place));
+        self.shared.live.store(left, Release);
+        for place in places(live & !left) {
+            self.entries[place].head.store(0, Relaxed);
+        }
+    }
+}
+
+impl std::fmt::Debug for FlushedPrefixes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("FlushedPrefixes")
+            .field("live", &self.live())
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for NotedPrefixes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("NotedPrefixes")
+            .field("newest", &self.newest)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Quiescence;
+
+    fn name(bytes: &[u8]) -> KeyPrefix<'_> {
+        KeyPrefix::of_name(bytes, b':').expect("a name")
+    }
+
+    fn bytes(bytes: &[u8]) -> KeyPrefix<'_> {
+        KeyPrefix::of_bytes(bytes).expect("a prefix")
+    }
+
+    #[test]
+    fn a_name_ends_at_a_boundary_and_bytes_anywhere() {
+        let long = [b'k'; PREFIX_BYTES_MAX + 1];
+        for (prefix, key, is_taken) in [
+            (name(b"user:1"), &b"user:1"[..], true),
+            (name(b"user:1"), b"user:1:a", true),
+            (name(b"user:1"), b"user:1:", true),
+            (name(b"user:1"), b"user:10", false),
+            (name(b"user:1"), b"user:", false),
+            (name(b"user:"), b"user:1", true),
+            (name(b"user:"), b"user:", true),
+            (name(b"user:"), b"user", false),
+            (bytes(b"user:1"), b"user:10", true),
+            (bytes(b"user:1"), b"user:1", true),
+            (bytes(b"user:1"), b"user:2", false),
+            (name(&long[..250]), &long[..250], true),
+            (name(&long[..249]), &long[..250], false),
+            (bytes(&long[..249]), &long[..250], true),
+            (name(b"eight by"), b"eight by:", true),
+            (name(b"eight by"), b"eight bytes", false),
+            (bytes(b"\0\0"), b"\0", false),
+        ] {
+            assert_eq!(prefix.takes(key), is_taken, "{prefix:?} {key:?}");
+            let list = FlushedPrefixes::new(1);
+            list.flush(&prefix).expect("room");
+            let mut noted = NotedPrefixes::default();
+            list.note(&mut noted);
+            assert_eq!(list.has_flushed_beside(key, 0), Some(is_taken), "{prefix:?} {key:?}");
+            assert_eq!(list.has_flushed(&noted, key, 0), is_taken, "{prefix:?} {key:?}");
+            assert!(!list.has_flushed(&noted, key, 1), "it was stored later");
+        }
+        assert_eq!(KeyPrefix::of_bytes(&long), None);
+        assert_eq!(KeyPrefix::of_name(b"", b':'), None);
+    }
+
+    #[test]
+    fn a_flush_ends_when_all_engines_are_done_and_no_reader_is_left() {
+        let quiescence = Arc::new(Quiescence::new(1));
+        let mut reader = quiescence.register().expect("a place");
+        let list = FlushedPrefixes::new(2);
+        list.flush(&name(b"a")).expect("room");
+        let end = || list.retire(|| quiescence.stamp(), |stamp| quiescence.is_past(stamp));
+        list.note_done(0, 1);
+        end();
+        list.flush(&name(b"b")).expect("room");
+        list.note_done(1, 2);
+        end();
+        assert_eq!(list.has_flushed_beside(b"a", 0), Some(true), "a reader is left");
+        list.note_done(0, 2);
+        reader.round_over();
+        end();
+        assert_eq!((list.has_flushed_beside(b"a", 0), list.live()), (Some(false), 1));
+        assert_eq!(list.has_flushed_beside(b"b", 0), Some(true), "that was noted too late");
+        end();
+        assert_eq!(list.live(), 1, "a reader may be in an item of before");
+        reader.round_over();
+        end();
+        assert_eq!((list.has_flushed_beside(b"b", 0), list.live()), (Some(false), 0));
+    }
+
+    #[test]
+    fn the_same_prefix_takes_one_entry_and_too_many_others_are_refused() {
+        let list = FlushedPrefixes::new(1);
+        for number in 0..FLUSHED_PREFIXES_MAX {
+            list.flush(&name(format!("{number}").as_bytes())).expect("room");
+        }
+        assert_eq!(list.flush(&name(b"more")), Err(TooManyPrefixes));
+        assert_eq!(list.flush(&bytes(b"1")), Err(TooManyPrefixes), "it is another prefix");
+        let before = list.newest();
+        list.flush(&name(b"1")).expect("it is in the list");
+        assert_eq!((list.newest(), list.live()), (before + 1, FLUSHED_PREFIXES_MAX));
+        assert_eq!(list.has_flushed_beside(b"1:x", before), Some(true));
+        assert_eq!(list.has_flushed_beside(b"2:x", before), Some(false), "it was stored later");
+        list.note_done(0, before);
+        list.retire(|| Quiescence::new(0).stamp(), |_| true);
+        assert_eq!(list.live(), 1, "its last flush is newer");
+    }
+}

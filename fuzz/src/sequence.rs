@@ -207,6 +207,7 @@ impl<'r> Judging<'r> {
             // The server under test has no TLS.
             Admin::RefreshCertificates { noreply } => Reply::Error.unless(noreply),
             Admin::SwitchPipe { noreply, .. } => Reply::PipeNotEnabled.unless(noreply),
+            Admin::Observe { noreply, .. } => Reply::Ok.unless(noreply),
             Admin::FlushAll { .. }
             | Admin::CacheMemlimit { .. }
             | Admin::Crawl { .. }
@@ -214,6 +215,7 @@ impl<'r> Judging<'r> {
             | Admin::SwitchCrawler { .. }
             | Admin::Dump { .. }
             | Admin::Stats { .. }
+            | Admin::ShowHash { .. }
             | Admin::Watch { .. } => return Err(End::Unknown),
         };
         self.answered_by(reply);

@@ -132,6 +132,15 @@ impl KeyHasher {
         self.secret.hash(bytes)
     }
 
+    /// The hash by which a key with this secret hash is shown to people. It tells nothing of the
+    /// secret hash, and is the same as long as the process runs.
+    pub fn shown_hash(&self, secret_hash: u64) -> u64 {
+        // Longer than any key, so it is the secret hash of none.
+        let mut text = [0; KEY_BYTES_MAX + 1];
+        text[..8].copy_from_slice(&secret_hash.to_le_bytes());
+        self.secret.hash(&text)
+    }
+
     #[inline]
     fn partition(&self, bytes: &[u8]) -> u16 {
         if self.engines == 1 {

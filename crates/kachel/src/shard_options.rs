@@ -11,7 +11,7 @@ use kachel_options::{
     CoreChoice, KACHEL_VERSION, MEMCACHED_VERSION, PrefixFlushers, Protocol, Reads, ServeOptions,
     TEST_TIME_ENV,
 };
-use kachel_shard::{PlainOptions, PrefixFlushes, SharedOptions, UdpOptions};
+use kachel_shard::{ObserverSet, PlainOptions, PrefixFlushes, SharedOptions, UdpOptions};
 
 use crate::closes;
 use crate::tls::CERTIFICATES_WITHOUT_TLS;
@@ -64,8 +64,17 @@ fn plain_options(options: &ServeOptions) -> PlainOptions {
         prefix_delimiter: options.prefix_delimiter,
         detail_at_start: options.detail_at_start,
         tracks_sizes: options.track_sizes,
+        observers: observers(options),
         pinned_percent: options.pinned_percent,
     }
+}
+
+/// The observers that are on from the start.
+fn observers(options: &ServeOptions) -> ObserverSet {
+    options.observe.iter().fold(ObserverSet::NONE, |set, name| {
+        let named = ObserverSet::named(name.as_bytes());
+        set.with(named.expect("the options know the same observers"))
+    })
 }
 
 /// The options of a process with `shards` shards, whose listeners for clients of all shards speak
@@ -132,6 +141,20 @@ mod tests {
     use kachel_options::{Command, parse};
 
     use super::*;
+
+    #[test]
+    fn options_and_commands_know_the_same_observers() {
+        for (list, wanted) in [("off", ObserverSet::NONE), ("all", ObserverSet::ALL)]
+            .into_iter()
+            .chain(ObserverSet::NAMES)
+        {
+            let words = ["serve", "--observe", list].map(std::ffi::OsString::from);
+            let Ok(Command::Serve(options)) = parse(words, "kachel".as_ref()) else {
+                panic!("{list}: it starts a server");
+            };
+            assert_eq!(observers(&options), wanted, "{list}");
+        }
+    }
 
     #[test]
     fn options_that_are_not_given_change_no_limit() {

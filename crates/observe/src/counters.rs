@@ -217,6 +217,10 @@ counters! {
     requests,
     /// Items whose space the crawler has reclaimed.
     crawler_reclaimed,
+    /// Requests that observers have noted.
+    observed,
+    /// Requests that observers have not noted, because their numbers were being read.
+    observed_lost,
     /// Lines written to the log.
     log_worker_written,
     /// Lines dropped because there was no room in the log of this core.

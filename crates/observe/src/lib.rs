@@ -7,8 +7,8 @@
 //! Invariants:
 //! - I1  A counter has one writer, so an addition is a plain load and store. Any thread may read
 //!   it at any time, without a lock.
-//! - I2  The log and the counts by prefix cost a request at most a load until a client asks for
-//!   them.
+//! - I2  The log, the counts by prefix and the observers cost a request at most a load until a
+//!   client asks for them.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod metrics;
 mod rows;
 mod log;
 mod prefixes;
+mod observers;
 mod watchers;
 mod census;
 mod class_sums;
@@ -36,8 +37,13 @@ pub use class_sums::ClassSums;
 pub use counters::{Counters, TICK_UNIT_NS, WAIT_UNIT_NS};
 pub use engine_counters::EngineCounters;
 pub use histogram::{Histogram, HistogramSum};
+pub use kachel_wire::ObserverSet;
 pub use log::Log;
 pub use metrics::Metrics;
+pub use observers::{
+    DRAWN_EVERY, HOT_KEYS_BYTES_PER_CORE, HOTTEST_MAX, HotKey, HotLists, HotRate, HottestKeys,
+    Noted, NotedAccess, Noting, Observers, SampleGate,
+};
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
 pub use rows::classes::{CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sizes};
 pub use rows::general::general;

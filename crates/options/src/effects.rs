@@ -59,6 +59,25 @@ pub(crate) fn admin_host(
     Ok(())
 }
 
+/// The observers that there are, as `--observe` names them.
+pub(crate) const OBSERVERS: [&str; 1] = ["hotkeys"];
+
+/// The effect of `--observe`.
+pub(crate) fn observe(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), OptionsError> {
+    let asked: Vec<&str> = match given.text() {
+        "off" => Vec::new(),
+        "all" => OBSERVERS.to_vec(),
+        list => list.split(',').collect(),
+    };
+    if asked.iter().any(|name| !OBSERVERS.contains(name)) {
+        let names = OBSERVERS.join(", ");
+        let message = format!("{}: give off, all, or a list of {names}", given.spelled());
+        return Err(OptionsError::new(EXIT_USAGE, message));
+    }
+    let observe = OBSERVERS.into_iter().filter(|name| asked.contains(name)).collect();
+    set(&mut partial.serve.observe, observe)
+}
+
 /// The effect of `-a`.
 pub(crate) fn unix_mask(
     partial: &mut PartialOptions,

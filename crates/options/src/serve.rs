@@ -146,6 +146,8 @@ pub struct ServeOptions {
     pub has_shard_ports: bool,
     /// The admin address, for operators and their tools.
     pub admin: AdminOptions,
+    /// The names of the observers that are on from the start (`--observe`), each once.
+    pub observe: Vec<&'static str>,
     /// Seconds for which clients are served after a signal that ends the server.
     pub drain_s: u32,
     /// How requests over UDP are answered.
@@ -326,6 +328,7 @@ impl ServeOptions {
             roles: None,
             has_shard_ports: false,
             admin: AdminOptions::default(),
+            observe: Vec::new(),
             drain_s: 0,
             udp: Udp { reply_datagrams_max: 1, sender_datagrams_max: 0, has_shard_ports: false },
             pipe: PipeChoice { interface: None, memory_bytes: 8 << 20, reply_times: 3 },

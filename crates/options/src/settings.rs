@@ -196,6 +196,8 @@ impl ServeOptions {
             None => pairs.say("kachel_admin", "off"),
             Some(listen) => pairs.say("kachel_admin", listen),
         }
+        let observers = if self.observe.is_empty() { "off" } else { &self.observe.join(",") };
+        pairs.say("kachel_observe", observers);
         pairs.say("kachel_drain", self.drain_s);
         pairs.say("kachel_line_timeout", self.line_timeout_s);
         pairs.say("kachel_block_timeout", self.block_timeout_s);

@@ -339,6 +339,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
             set(&mut partial.serve.admin.token_file, Some(PathBuf::from(given.text())))
         },
     ),
+    own(
+        "observe",
+        Text("list"),
+        "off",
+        "what is observed from the start: hotkeys, all or off; a list has commas. \"observe\" switches it \
+         while the server runs. See docs/operating.md",
+        effects::observe,
+    ),
     // What clients may do.
     works(('A', "enable-shutdown"), Nothing, "off", "answer the command \"shutdown\"", {
         |partial, _| set(&mut partial.serve.shutdown_allowed, true)
@@ -358,7 +366,8 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('X', "disable-dumping"),
         Nothing,
         "on; called as memcached: off",
-        "refuse \"stats cachedump\", \"stats detail\", \"lru_crawler metadump\" and \"mgdump\"",
+        "refuse \"stats cachedump\", \"stats detail\", \"lru_crawler metadump\" and \"mgdump\"; hash hot \
+         keys",
         |partial, _| set(&mut partial.serve.dumps_allowed, false),
     ),
     own(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, DeadFound, EngineIndex, KeyHasher, Now};
 use kachel_net::{Attempts, CoreIndex};
-use kachel_observe::{Counters, Log, Prefixes, Sizes, WAIT_UNIT_NS};
+use kachel_observe::{Counters, Log, Prefixes, SampleGate, Sizes, WAIT_UNIT_NS};
 use kachel_stdx::Place;
 
 use crate::cores::buffers::Buffers;
@@ -42,8 +42,8 @@ pub(crate) struct Context {
     pub(crate) place: Place,
     /// The size classes by which requests are counted.
     pub(crate) sizes: Sizes,
-    /// The requests of this tick that are still in the sample (`sample`).
-    pub(crate) sampled_left: Cell<u32>,
+    /// Which requests of this tick are in the sample (`sample`).
+    pub(crate) gate: SampleGate,
     /// The requests by prefix that this core has executed.
     pub(crate) prefixes: RefCell<Prefixes>,
     /// The lines of the log that this core writes.
@@ -99,7 +99,7 @@ impl Context {
             origin,
             place,
             sizes,
-            sampled_left: Cell::new(0),
+            gate: SampleGate::new(hasher.shown_hash(u64::from(core.0))),
             prefixes: RefCell::default(),
             log,
             now_ns: Cell::new(0),

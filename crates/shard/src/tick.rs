@@ -150,6 +150,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         let sizes = Sizes::new(engines.common());
         let log = Log::new(shared.options.plain.log_bytes_max, engines.last_dead().to_vec());
         let clock = Rc::new(clock);
+        shared.observers.begin_shard(hasher, clock.now_ns());
         let work = WorkMeter::new(Rc::<C>::clone(&clock));
         let context = Context::new(core, shared, hasher, origin, reader.place(), sizes, log, work);
         let balance = Balance::new(&context);

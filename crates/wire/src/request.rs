@@ -362,6 +362,20 @@ pub enum Admin<'b> {
         /// Whether the reply is withheld.
         noreply: bool,
     },
+    /// `observe NAMES on` or `observe NAMES off`. 1.6.45 has no such command.
+    Observe {
+        /// The observers.
+        observers: crate::ObserverSet,
+        /// Whether they observe from now on.
+        on: bool,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `observe hash KEY`: the hash by which the key is shown. 1.6.45 has no such command.
+    ShowHash {
+        /// The key: 1 to 250 bytes.
+        key: &'b [u8],
+    },
     /// `lru_crawler metadump` (or `mgdump`) of `all` or `hash` or class ids.
     Dump {
         /// The format of each item.

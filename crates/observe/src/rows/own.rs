@@ -151,6 +151,16 @@ const COUNTERS: &[Stat] = &[
     ),
     counter("kachel_ticks", Sum(|c| &c.ticks), "Ticks of all cores."),
     counter("kachel_busy_ticks", Sum(|c| &c.busy_ticks), "Ticks that had something to do."),
+    counter(
+        "kachel_observed",
+        Sum(|c| &c.observed),
+        "Requests of the sample that observers have noted (--observe).",
+    ),
+    counter(
+        "kachel_observed_lost",
+        Sum(|c| &c.observed_lost),
+        "Requests of the sample that no observer has noted, because its numbers were being read.",
+    ),
     gauge(
         "kachel_longest_hold_bytes",
         Max(|c| &c.longest_hold_bytes),

@@ -66,6 +66,26 @@ fn another_address_needs_tls_and_a_token() {
 }
 
 #[test]
+fn observers_are_named_in_a_list() {
+    for (given, wanted, shown) in [
+        (&[][..], &[][..], "off"),
+        (&["--observe=hotkeys,hotkeys"], &["hotkeys"], "hotkeys"),
+        (&["--observe", "all", "--observe=off"], &[], "off"),
+    ] {
+        let options = kachel(given);
+        assert_eq!(options.observe, wanted, "{given:?}");
+        assert!(
+            options.settings(1).contains(&("kachel_observe".into(), shown.into())),
+            "{given:?}"
+        );
+    }
+    for list in ["", "hotkey", "hotkeys,", "all,hotkeys", "off,hotkeys", "HOTKEYS"] {
+        let error = refused(&["--observe", list]);
+        assert!(error.exit_code == 64, "{list}: {error}");
+    }
+}
+
+#[test]
 fn hosts_are_names_and_what_has_no_effect_is_reported() {
     let options = kachel(&["--admin=[::1]:1", "--admin-host", "a.example", "--admin-host=b-1"]);
     assert_eq!(options.admin.hosts, ["a.example", "b-1"]);

@@ -61,6 +61,7 @@ const fn is_silent(admin: &Admin<'_>) -> bool {
         | Admin::SwitchCrawler { noreply, .. }
         | Admin::Dump { noreply, .. }
         | Admin::SwitchPipe { noreply, .. }
+        | Admin::Observe { noreply, .. }
         | Admin::RefreshCertificates { noreply } => *noreply,
         _ => false,
     }
@@ -151,6 +152,16 @@ impl<E: Engine> Administration<'_, E> {
                 self.refresh_certificates(connection, noreply)
             }
             Admin::SwitchPipe { on, noreply } => self.switch_pipe(on, noreply),
+            Admin::Observe { observers, on, noreply } => {
+                context.shared.observers.switch(observers, on, context.now_ns());
+                // The requests after this one in the same tick follow it.
+                context.begin_sample();
+                self.done(Reply::Ok, noreply)
+            }
+            Admin::ShowHash { key } => {
+                self.show_hash(key);
+                Ok(())
+            }
             Admin::Dump { noreply, .. }
             | Admin::Crawl { noreply, .. }
             | Admin::SwitchCrawler { noreply, .. } => {
@@ -192,6 +203,15 @@ impl<E: Engine> Administration<'_, E> {
             Some(head) => head.put_body(&mut sink, version),
             None => sink.put_all([b"VERSION ", version, b"\r\n"]),
         }
+    }
+
+    /// Tells the hash by which a key is shown.
+    fn show_hash(&mut self, key: &[u8]) {
+        debug_assert!(self.head.is_none(), "the binary protocol has no such request");
+        let hasher = &self.context.hasher;
+        let hash = hasher.shown_hash(hasher.secret_hash(key));
+        let Some(mut sink) = self.clients.answering(self.client) else { return };
+        sink.put(format!("HASH {hash:016x}\r\n").as_bytes());
     }
 
     fn stats(&mut self, connection: ConnectionIndex, topic: &[u8]) {

@@ -12,6 +12,7 @@ use kachel_host::Usage;
 use kachel_io::{DirectIoRefusal, SocketName};
 use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
 use kachel_observe::Row;
+use kachel_wire::ObserverSet;
 
 use crate::cores::homes::Homes;
 use crate::cores::refreshes::Certificates;
@@ -67,6 +68,8 @@ pub struct PlainOptions {
     pub detail_at_start: bool,
     /// Whether `stats sizes` counts the sizes of items (`-o track_sizes`).
     pub tracks_sizes: bool,
+    /// The observers that are on from the start (`--observe`).
+    pub observers: ObserverSet,
     /// Percent of `-m` that values may pin while they are sent. Slow readers are closed above that.
     /// 0 means no limit.
     pub pinned_percent: u32,
@@ -91,6 +94,7 @@ impl Default for PlainOptions {
             prefix_delimiter: b':',
             detail_at_start: false,
             tracks_sizes: false,
+            observers: ObserverSet::NONE,
             pinned_percent: PINNED_PERCENT_MAX,
         }
     }

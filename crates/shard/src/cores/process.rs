@@ -12,7 +12,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kachel_engine::{ClockOrigin, Common, Now};
 use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
-use kachel_observe::{Metrics, ProcessFacts, Totals, Watchers, general, own};
+use kachel_observe::{
+    HottestKeys, Metrics, Observers, ProcessFacts, Totals, Watchers, general, own,
+};
 
 use crate::cores::buffers::WaitingMemory;
 use crate::cores::crawler::Crawler;
@@ -59,6 +61,8 @@ pub struct Shared {
     pub(crate) crawler: Crawler,
     /// The clients that watch the log.
     pub(crate) watchers: Watchers,
+    /// The observers of requests (`--observe`).
+    pub observers: Observers,
     /// The cores that serve clients.
     pub(crate) cores: Cores,
     /// The latest second that any shard has reached.
@@ -100,6 +104,7 @@ impl Shared {
             ),
             crawler: Crawler::new(options.plain.crawler_on),
             watchers: Watchers::new(options.shards),
+            observers: Observers::new(options.shards, options.plain.observers),
             sender_budget: SenderBudget::new(options.udp.sender_datagrams_max),
             throttle: LoginThrottle::new(options.shards, options.plain.connections_max),
             options,
@@ -172,6 +177,7 @@ impl Shared {
                 "maxbytes" => Cow::Owned(self.budget.limit_bytes().to_string()),
                 "detail_enabled" => yes_no(self.is_detailed()),
                 "lru_crawler" => yes_no(self.crawler.is_on()),
+                "kachel_observe" => Cow::Owned(self.observers.on().to_string()),
                 _ => Cow::Borrowed(&value[..]),
             };
             (&name[..], value)
@@ -187,6 +193,13 @@ impl Shared {
         own(totals, &facts, &self.options.other_rows(true), &mut |row| metrics.take(row));
         metrics.take_totals(totals);
         metrics.text(self.settings())
+    }
+
+    /// The hottest keys of the process, at `now_ns` of the monotonic clock: at most `count` of each
+    /// list. Their bytes are there if keys may be listed. `None` while this observer is off. Any
+    /// thread may ask. Cost: as [`Observers::hottest_keys`].
+    pub fn hottest_keys(&self, count: usize, now_ns: u64) -> Option<HottestKeys> {
+        self.observers.hottest_keys(count, self.options.plain.dumps_allowed, now_ns)
     }
 
     /// Replaces the users who may log in. A login under way sees the old ones or the new ones.

@@ -71,8 +71,8 @@ pub(crate) fn answer_key<P>(
     debug_assert!(!(touches && reply.form.is_lease()), "`lease-get` gives no TTL");
     context.counters.requests.add(1);
     context.counters.note_get(touches, verdict);
-    if context.samples() {
-        context.sample_read(key.bytes(), touches, verdict, value.bytes(), sink);
+    if context.samples(key) {
+        context.sample_read(key, touches, verdict, value.bytes(), sink);
     }
     let value = match reply.form.is_lease() {
         true => format::answer_lease(sink, key, reply, verdict, value),
@@ -132,7 +132,7 @@ impl<E: Engine> Applier<'_, E> {
     ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
         let Self { engine, index, context } = self;
-        let sampled = context.samples().then(|| context.look_before(engine, &operation));
+        let sampled = context.samples(&key).then(|| context.look_before(engine, &operation));
         match engine.execute(&operation, block, ticket, &context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
                 sink.depends_on(index, durability);

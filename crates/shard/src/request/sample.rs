@@ -1,18 +1,20 @@
-//! Requests that are counted in more detail: by size class, and by the prefix of their key.
+//! Requests that are counted in more detail: by size class, by the prefix of their key, and by
+//! observers.
 //!
 //! Upstream:   `apply` and `beside` ask for each request whether it is in the sample.
-//! Downstream: `by_class`, `prefixes` and `logging`.
+//! Downstream: `by_class`, `prefixes`, `logging` and the observers.
 //!
 //! The first requests of each tick are counted by class. While `stats detail` is on, all requests
 //! are in the sample, and are counted by prefix as well. While a client watches the log, all
-//! requests are in the sample, and write their lines. So a request that is in no sample pays one
-//! load for all of this.
+//! requests are in the sample, and write their lines. While observers are on, the requests that
+//! they note are in the sample (`kachel_observe::SampleGate`). So a request that is in no sample
+//! pays one load for all of this.
 
 use std::cell::RefMut;
 
-use kachel_engine::{Engine, Operation, StoreTerms, Verb, Verdict};
+use kachel_engine::{Engine, Key, Operation, StoreTerms, Verb, Verdict};
 use kachel_observe::{
-    CLASSED_PER_TICK_MAX, Found, ItemBefore, PrefixCounts, Prefixes, look_before, tells_no_lengths,
+    Found, ItemBefore, Noted, NotedAccess, PrefixCounts, Prefixes, look_before, tells_no_lengths,
 };
 
 use crate::context::Context;
@@ -24,7 +26,8 @@ impl Context {
     pub(crate) fn begin_sample(&self) {
         let is_watched = self.log.follow(&self.shared.watchers, || self.unix_us());
         let is_all = is_watched || self.shared.is_detailed();
-        self.sampled_left.set(if is_all { u32::MAX } else { CLASSED_PER_TICK_MAX });
+        let observers = &self.shared.observers;
+        self.gate.begin(is_all, observers.on(), || observers.picked_to(self.core.number()));
     }
 
     /// The counts by prefix of this core since the last `stats reset`.
@@ -34,19 +37,15 @@ impl Context {
         prefixes
     }
 
-    /// Whether a request is in the sample. Cost: a load, for a request that is not.
-    #[inline]
-    pub(crate) fn samples(&self) -> bool {
-        let left = self.sampled_left.get();
-        let is_in = left > 0;
-        if is_in {
-            self.sampled_left.set(left - 1);
-        }
-        is_in
+    /// Whether a request for this key is in the sample. Cost: a load, for a request that is not,
+    /// while no observer is on.
+    #[inline(always)]
+    pub(crate) fn samples(&self, key: &Key<'_>) -> bool {
+        self.gate.samples(key.secret_hash())
     }
 
-    /// The item of a request in the sample before the request is executed, if its class or the log
-    /// depends on it.
+    /// The item of a request in the sample before the request is executed, if it is counted by
+    /// class and its class or the log depends on the item.
     #[cold]
     pub(crate) fn look_before<E: Engine>(
         &self,
@@ -54,51 +53,109 @@ impl Context {
         operation: &Operation<'_>,
     ) -> ItemBefore {
         debug_assert!(!operation.key.bytes().is_empty(), "a key has bytes");
-        if !(tells_no_lengths(&operation.verb) || self.log.is_on()) {
+        let depends = tells_no_lengths(&operation.verb) || self.log.is_on();
+        if !(depends && self.gate.is_classing()) {
             return ItemBefore::default();
         }
         look_before(engine, &operation.key, &self.sizes, &self.now())
     }
 
-    /// Counts and logs a retrieval of a key. `value_bytes` are those of the value that was found,
-    /// if any.
+    /// Counts, logs and notes a retrieval of a key in the sample. `value_bytes` are those of the
+    /// value that was found, if any.
     #[cold]
     pub(crate) fn sample_read(
         &self,
-        key: &[u8],
+        key: &Key<'_>,
         touches: bool,
         verdict: &Verdict,
         value_bytes: Option<usize>,
         sink: &impl ReplySink,
     ) {
+        let found = match verdict {
+            Verdict::Hit(facts) => {
+                let (value_bytes, client_flags) = (value_bytes.unwrap_or(0), facts.client_flags);
+                Some(Found { key: key.bytes(), value_bytes, client_flags })
+            }
+            _ => None,
+        };
+        if self.gate.is_classed() {
+            self.class_read(key, touches, verdict, found, sink);
+        }
+        self.observe(
+            key,
+            if found.is_some() { NotedAccess::Hit } else { NotedAccess::Miss },
+            found,
+        );
+    }
+
+    /// Counts a retrieval by class and by prefix, and logs it.
+    fn class_read(
+        &self,
+        key: &Key<'_>,
+        touches: bool,
+        verdict: &Verdict,
+        found: Option<Found<'_>>,
+        sink: &impl ReplySink,
+    ) {
         if self.log.is_on() {
-            // The hashes are computed again, so that a request that is in no sample need not keep
-            // them.
-            let operation = Operation::get(self.hasher.key(key));
             let descriptor = sink.descriptor(&self.log);
             self.log_operation(Logged {
-                operation: &operation,
+                operation: &Operation::get(*key),
                 verdict,
-                value_bytes,
+                value_bytes: found.map(|found| found.value_bytes),
                 before: ItemBefore::default(),
                 is_meta: false,
                 descriptor,
             });
         }
-        debug_assert!(!key.is_empty(), "a key has bytes");
-        let mut hits = 0;
-        if let Verdict::Hit(facts) = verdict {
-            let (value_bytes, client_flags) = (value_bytes.unwrap_or(0), facts.client_flags);
-            let found = Found { key, value_bytes, client_flags };
+        if let Some(found) = found {
             self.counters.by_class.note_hit(touches, found, &self.sizes);
-            hits = 1;
         }
-        self.count_prefix(key, PrefixCounts { gets: 1, hits, ..NONE });
+        let hits = u64::from(found.is_some());
+        self.count_prefix(key.bytes(), PrefixCounts { gets: 1, hits, ..NONE });
     }
 
-    /// Counts and logs an operation.
+    /// Counts, logs and notes an operation in the sample.
     #[cold]
-    pub(crate) fn sample_operation(&self, mut logged: Logged<'_>, sink: &impl ReplySink) {
+    pub(crate) fn sample_operation(&self, logged: Logged<'_>, sink: &impl ReplySink) {
+        if self.gate.is_classed() {
+            self.class_operation(logged, sink);
+        }
+        let Logged { operation: Operation { key, verb }, verdict, value_bytes, .. } = logged;
+        let found =
+            |value_bytes, client_flags| Some(Found { key: key.bytes(), value_bytes, client_flags });
+        let (access, found) = match (verb, verdict) {
+            (Verb::Inspect, _) => return,
+            (Verb::Get(_), Verdict::Hit(facts)) if !facts.created => {
+                let value_bytes = value_bytes.unwrap_or(facts.value_bytes);
+                (NotedAccess::Hit, found(value_bytes, facts.client_flags))
+            }
+            (Verb::Get(_), _) => (NotedAccess::Miss, None),
+            (Verb::Store(terms), Verdict::Stored { value_bytes, .. }) => {
+                (NotedAccess::Store, found(*value_bytes, terms.client_flags))
+            }
+            (Verb::Delete(_), _) => (NotedAccess::Delete, None),
+            _ => (NotedAccess::Change, None),
+        };
+        self.observe(key, access, found);
+    }
+
+    /// Has the observers note a request that has read or stored an item, or none.
+    #[inline]
+    fn observe(&self, key: &Key<'_>, access: NotedAccess, found: Option<Found<'_>>) {
+        let secret_hash = key.secret_hash();
+        let Some(noting) = self.gate.noting(secret_hash) else { return };
+        let (value_bytes, item_bytes) = found.map_or((0, 0), |found| {
+            let Found { key, value_bytes, client_flags } = found;
+            (value_bytes, self.sizes.nominal_bytes(key.len(), value_bytes, client_flags))
+        });
+        let noted = Noted { key: key.bytes(), secret_hash, access, value_bytes, item_bytes };
+        let observers = &self.shared.observers;
+        observers.note(self.core.number(), &noted, noting, self.now_ns(), &self.counters);
+    }
+
+    /// Counts an operation by class and by prefix, and logs it.
+    fn class_operation(&self, mut logged: Logged<'_>, sink: &impl ReplySink) {
         let Logged { operation, verdict, value_bytes, before, .. } = logged;
         if self.log.is_on() {
             logged.descriptor = sink.descriptor(&self.log);

@@ -237,7 +237,7 @@ impl<'a, E: Engine> Beside<'a, E> {
         let context = self.context;
         context.counters.reads_beside.add(1);
         // A read changes no item, so the item need not be looked up before.
-        let sampled = context.samples().then(ItemBefore::default);
+        let sampled = context.samples(&key).then(ItemBefore::default);
         let pinned = answer_operation(context, request, &operation, sampled, &verdict, value, sink);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
         true

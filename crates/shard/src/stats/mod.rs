@@ -3,5 +3,6 @@
 //! Upstream:   `admin` for `stats`; `listings`, which walk the items.
 //! Downstream: the rows; the statistics of the engines.
 
+pub(crate) mod hottest;
 pub(crate) mod topics;
 pub(crate) mod holdings;

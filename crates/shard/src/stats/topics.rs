@@ -71,6 +71,7 @@ impl<E: Engine> Answering<'_, E> {
             // This topic has nothing to show yet.
             StatsTopic::Extstore => self.reply(Reply::End),
             StatsTopic::Pipe => self.pipe(),
+            StatsTopic::HotKeys(count) => self.hottest_keys(count),
         }
     }
 

@@ -25,6 +25,7 @@ mod listings;
 mod logins;
 mod memory_limit;
 mod neighbors;
+mod observers;
 mod pinned;
 mod readers;
 mod replies;

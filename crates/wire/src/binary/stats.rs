@@ -4,10 +4,10 @@
 //! Downstream: `shard` answers each topic.
 //!
 //! Source: the replies of 1.6.45. `reset`, `settings` and `detail` count also with more text behind
-//! them; topics that only the text protocol has are unknown. `kachel` and
-//! `pipe` are Kachel's own.
+//! them; topics that only the text protocol has are unknown. `kachel`, `pipe` and `hotkeys` are
+//! Kachel's own.
 
-use crate::text::stats::{DetailTopic, StatsTopic};
+use crate::text::stats::{DetailTopic, StatsTopic, hot_keys};
 
 /// Reads the topic of `STAT`: the key of the request.
 ///
@@ -26,6 +26,8 @@ pub fn binary_stats_topic(key: &[u8]) -> StatsTopic {
         b"sizes" => StatsTopic::Sizes,
         b"kachel" => StatsTopic::Kachel,
         b"pipe" => StatsTopic::Pipe,
+        b"hotkeys" => hot_keys(None),
+        [b'h', b'o', b't', b'k', b'e', b'y', b's', b' ', count @ ..] => hot_keys(Some(count)),
         _ if key.starts_with(b"settings") => StatsTopic::Settings,
         _ => match key.strip_prefix(b"detail") {
             Some(form) => StatsTopic::Detail(detail(form)),

@@ -11,6 +11,7 @@
 use kachel_engine::KEY_BYTES_MAX;
 
 use crate::number::{read_i32, read_loose_u32, read_u32};
+use crate::observers::ObserverSet;
 use crate::refusal::{Failure, Outcome};
 use crate::reply::Reply;
 use crate::request::{Admin, DumpForm, Request, Ttl};
@@ -44,6 +45,7 @@ pub(crate) fn other(line: &[u8]) -> Outcome<'_> {
         }
         b"lru_crawler" => return lru_crawler(&words, noreply),
         b"pipe" => return pipe(&words, noreply),
+        b"observe" => return observe(&words, noreply),
         b"debugtime" => return debugtime(&words),
         b"slabs" => slabs(&words),
         b"lru" => lru(&words),
@@ -103,6 +105,21 @@ fn pipe<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
         _ => return Err(Reply::Error.unless(noreply).into()),
     };
     Ok(Request::Admin(Admin::SwitchPipe { on, noreply }))
+}
+
+/// Switches observers, or asks by which hash a key is shown.
+fn observe<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
+    let key = words.at(2);
+    if words.at(1) == b"hash" && words.count() == 3 && key.len() <= KEY_BYTES_MAX {
+        return Ok(Request::Admin(Admin::ShowHash { key }));
+    }
+    let on = match (key, words.count() - usize::from(noreply)) {
+        (b"on", 3) => true,
+        (b"off", 3) => false,
+        _ => return Err(Reply::Error.unless(noreply).into()),
+    };
+    let observers = ObserverSet::named(words.at(1)).ok_or(Reply::Error.unless(noreply))?;
+    Ok(Request::Admin(Admin::Observe { observers, on, noreply }))
 }
 
 fn shutdown<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {

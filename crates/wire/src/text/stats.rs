@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - I1  Topics are recognized as in 1.6.45. Most topics may be abbreviated, and the first that
-//!   matches counts. `items`, `slabs` and `sizes` may not be abbreviated, nor may `kachel` and
-//!   `pipe`, which are Kachel's own.
+//!   matches counts. `items`, `slabs` and `sizes` may not be abbreviated, nor may `kachel`,
+//!   `pipe` and `hotkeys`, which are Kachel's own.
 
 use crate::number::read_u32;
 use crate::reply::Reply;
@@ -14,6 +14,9 @@ use crate::words::{Words, abbreviates};
 
 /// `stats cachedump` may name slab classes below this.
 const CLASS_COUNT: u32 = 64;
+
+/// `stats hotkeys` asks for so many keys of each list, unless it says how many.
+const HOT_KEYS_USUAL: u32 = 20;
 
 /// A topic of `stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,9 @@ pub enum StatsTopic {
     Kachel,
     /// `stats pipe`. 1.6.45 has no such topic.
     Pipe,
+    /// `stats hotkeys [COUNT]`: the hottest keys, at most so many of each list. 1.6.45 has no such
+    /// topic.
+    HotKeys(u32),
     /// None of these: `ERROR`.
     Unknown,
 }
@@ -102,9 +108,16 @@ pub fn stats_topic(topic: &[u8]) -> StatsTopic {
             b"sizes" => StatsTopic::Sizes,
             b"kachel" => StatsTopic::Kachel,
             b"pipe" => StatsTopic::Pipe,
+            b"hotkeys" => hot_keys(words.next()),
             _ => StatsTopic::Unknown,
         }
     }
+}
+
+/// How many keys are asked for. A number that is none is no topic.
+pub(crate) fn hot_keys(count: Option<&[u8]>) -> StatsTopic {
+    let count = count.map_or(Some(HOT_KEYS_USUAL), read_u32);
+    count.map_or(StatsTopic::Unknown, StatsTopic::HotKeys)
 }
 
 fn detail(word: Option<&[u8]>) -> DetailTopic {
@@ -147,6 +160,10 @@ mod tests {
             (b"conns", StatsTopic::Conns),
             (b"pipe", StatsTopic::Pipe),
             (b"pip", StatsTopic::Unknown),
+            (b"hotkeys", StatsTopic::HotKeys(20)),
+            (b"hotkeys 5", StatsTopic::HotKeys(5)),
+            (b"hotkeys x", StatsTopic::Unknown),
+            (b"hot", StatsTopic::Unknown),
             (b"kachel", StatsTopic::Kachel),
             (b"k", StatsTopic::Unknown),
             (b"bogus", StatsTopic::Unknown),

@@ -1,0 +1,213 @@
+//! The observers: parts that note a sample of the requests, to say what the server is used for.
+//!
+//! Upstream:   `shard` begins a sample in each tick, and notes the requests in it.
+//! Downstream: any thread asks what was noted: `stats`, the admin address.
+//!
+//! ```text
+//!            a load for each request          1 of 8, or by hash
+//! requests ---------------------------> gate ---------------------> state of this core
+//!                                                                     |     |     |
+//!                                         any thread, when asked: merged, of all cores
+//! ```
+//!
+//! Each core has a state of its own, behind a mutex. The core only tries to take it, once for each
+//! noted request, and so never waits: a request that finds it taken is not noted. Other threads
+//! hold it while they copy numbers, and no core's state is locked while they wait for another one.
+//!
+//! Invariants:
+//! - O1  A core notes only requests that it has executed, and each of them once.
+//! - O2  An observer has memory only while it is on: it is allocated when the observer is switched
+//!   on, and freed when it is switched off. Noting a request allocates nothing.
+//! - O3  A core never waits for its own state.
+
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use kachel_engine::KeyHasher;
+use kachel_stdx::CachePadded;
+use kachel_wire::ObserverSet;
+
+use crate::counters::Counters;
+
+mod gate;
+mod hot_keys;
+mod hottest;
+mod summary;
+
+pub use gate::{DRAWN_EVERY, Noting, SampleGate};
+pub use hot_keys::HOT_KEYS_BYTES_PER_CORE;
+pub use hottest::{HOTTEST_MAX, HotKey, HotLists, HotRate, HottestKeys};
+
+use hot_keys::HotKeys;
+use hottest::{Source, merge};
+
+/// What a request has done with its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotedAccess {
+    /// It has read the item.
+    Hit,
+    /// It has found no item to read.
+    Miss,
+    /// It has stored an item.
+    Store,
+    /// It has changed the item, or has tried to: arithmetic, a touch, a refused store.
+    Change,
+    /// It has deleted the item, or has found none to delete.
+    Delete,
+}
+
+impl NotedAccess {
+    /// Whether it is a read. All others are writes.
+    pub const fn is_read(self) -> bool {
+        matches!(self, Self::Hit | Self::Miss)
+    }
+}
+
+/// A request that observers note.
+#[derive(Clone, Copy, Debug)]
+pub struct Noted<'k> {
+    /// The key.
+    pub key: &'k [u8],
+    /// The secret hash of the key.
+    pub secret_hash: u64,
+    /// What it has done.
+    pub access: NotedAccess,
+    /// Bytes of the value that was read or stored; 0 if there is none.
+    pub value_bytes: usize,
+    /// The nominal size of the item that was read or stored; 0 if there is none.
+    pub item_bytes: usize,
+}
+
+/// The observers of a process.
+#[derive(Debug)]
+pub struct Observers {
+    /// The bits of the [`ObserverSet`] that is on.
+    on: AtomicU8,
+    /// Those that are switched on when the first shard begins.
+    at_start: ObserverSet,
+    /// Computes the hashes by which keys are shown. Empty until a shard has begun.
+    hasher: OnceLock<KeyHasher>,
+    /// The state of each core.
+    cores: Box<[CachePadded<Mutex<CoreState>>]>,
+}
+
+/// What the observers of a core have noted.
+#[derive(Debug, Default)]
+struct CoreState {
+    /// `None` while this observer is off (O2).
+    hot_keys: Option<Box<HotKeys>>,
+}
+
+impl Observers {
+    /// The observers of a process with this many cores. All are off until the first shard begins.
+    pub fn new(cores: u16, at_start: ObserverSet) -> Self {
+        Self {
+            at_start,
+            on: AtomicU8::new(ObserverSet::NONE.bits()),
+            hasher: OnceLock::new(),
+            cores: (0..cores).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    /// A shard begins at `now_ns` of the monotonic clock. It hashes keys as all shards of its
+    /// process do. The first one switches on the observers that are on from the start.
+    pub fn begin_shard(&self, hasher: KeyHasher, now_ns: u64) {
+        let _hasher = self.hasher.get_or_init(|| {
+            self.switch(self.at_start, true, now_ns);
+            hasher
+        });
+    }
+
+    /// The observers that are on. Cost: a load.
+    #[inline]
+    pub fn on(&self) -> ObserverSet {
+        ObserverSet::from_bits(self.on.load(Relaxed))
+    }
+
+    /// Switches observers on or off. Those that were off begin anew, at `now_ns` of the monotonic
+    /// clock. Each core follows in its next tick.
+    pub fn switch(&self, observers: ObserverSet, on: bool, now_ns: u64) {
+        for core in &self.cores {
+            let mut state = lock(core);
+            if observers.has(ObserverSet::HOT_KEYS) {
+                let kept = state.hot_keys.take().filter(|_| on);
+                state.hot_keys = on.then(|| kept.unwrap_or_else(|| Box::new(HotKeys::new(now_ns))));
+            }
+        }
+        let change = |bits: u8| {
+            let before = ObserverSet::from_bits(bits);
+            let after = if on { before.with(observers) } else { before.without(observers) };
+            Some(after.bits())
+        };
+        let _before = self.on.fetch_update(Relaxed, Relaxed, change);
+    }
+
+    /// The greatest hash of a key that observers of this core pick. 0: they pick none.
+    #[inline]
+    pub const fn picked_to(&self, _core: usize) -> u64 {
+        0
+    }
+
+    /// Notes a request that `core` has executed, at `now_ns` of the monotonic clock (O1).
+    #[cold]
+    pub fn note(
+        &self,
+        core: usize,
+        noted: &Noted<'_>,
+        noting: Noting,
+        now_ns: u64,
+        counters: &Counters,
+    ) {
+        debug_assert!(!noted.key.is_empty(), "a key has bytes");
+        let Ok(mut state) = self.cores[core].try_lock() else {
+            return counters.observed_lost.add(1); // O3
+        };
+        counters.observed.add(1);
+        if noting.is_drawn
+            && let Some(hot_keys) = &mut state.hot_keys
+        {
+            hot_keys.note(noted, now_ns);
+        }
+    }
+
+    /// The hottest keys of all cores, at `now_ns` of the monotonic clock: at most `count` of each
+    /// list, and at most [`HOTTEST_MAX`]; with their bytes if `with_keys`. `None` while this
+    /// observer is off, or if no shard has begun. Any thread may ask.
+    ///
+    /// Cost: a copy of 40 bytes for each of 2,048 entries a core, and a sort of them.
+    pub fn hottest_keys(&self, count: usize, with_keys: bool, now_ns: u64) -> Option<HottestKeys> {
+        let hasher = self.hasher.get()?;
+        if !self.on().has(ObserverSet::HOT_KEYS) {
+            return None;
+        }
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for core in &self.cores {
+            if let Some(hot_keys) = &mut lock(core).hot_keys {
+                reads.push(Source::of(&mut hot_keys.reads, DRAWN_EVERY, now_ns));
+                writes.push(Source::of(&mut hot_keys.writes, DRAWN_EVERY, now_ns));
+            }
+        }
+        let key = |secret_hash, is_read| {
+            self.cores.iter().find_map(|core| {
+                let state = lock(core);
+                let HotKeys { reads, writes } = state.hot_keys.as_deref()?;
+                let summary = if is_read { reads } else { writes };
+                summary.key(secret_hash).map(Box::from)
+            })
+        };
+        let shown = |secret_hash, is_read| {
+            let key = if with_keys { key(secret_hash, is_read) } else { None };
+            (hasher.shown_hash(secret_hash), key)
+        };
+        Some(HottestKeys {
+            reads: merge(&reads, count, &|secret_hash| shown(secret_hash, true)),
+            writes: merge(&writes, count, &|secret_hash| shown(secret_hash, false)),
+        })
+    }
+}
+
+/// The state of a core. A thread that has panicked while it held one ends the process.
+fn lock(core: &Mutex<CoreState>) -> MutexGuard<'_, CoreState> {
+    core.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -111,8 +111,9 @@ impl Service {
             return answer;
         }
         if head.uri.path() == "/metrics" {
+            let stopped = self.probe.stopped(&*self.source).await.len();
             let mut body = Vec::new();
-            self.source.metrics(&mut body);
+            self.source.metrics(stopped, &mut body);
             return Answer::ok(METRICS, body);
         }
         if let Err((status, sentence)) = check_site(&head.headers) {

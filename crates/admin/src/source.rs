@@ -6,8 +6,9 @@
 /// The state of the server, as the admin address answers it. The functions are called on the
 /// thread of the admin address, and must not block.
 pub trait AdminSource: Send + Sync + 'static {
-    /// Appends the metrics in Prometheus' text format, version 0.0.4.
-    fn metrics(&self, to: &mut Vec<u8>);
+    /// Appends the metrics in Prometheus' text format, version 0.0.4. `stopped_shards` is the
+    /// number of shards that did not answer the last probe.
+    fn metrics(&self, stopped_shards: usize, to: &mut Vec<u8>);
 
     /// Replaces `ticks` by the number of ticks that each shard has made. It is empty while no shard
     /// runs, and a number never falls.

@@ -34,14 +34,17 @@ struct Fake {
     metrics: Mutex<Vec<u8>>,
     /// How often the metrics were asked for.
     asked: AtomicU64,
+    /// How many shards have stopped, as the metrics were last told.
+    told_stopped: AtomicUsize,
 }
 
 #[derive(Clone, Default)]
 struct Server(Arc<Fake>);
 
 impl AdminSource for Server {
-    fn metrics(&self, to: &mut Vec<u8>) {
+    fn metrics(&self, stopped_shards: usize, to: &mut Vec<u8>) {
         self.0.asked.fetch_add(1, Ordering::Relaxed);
+        self.0.told_stopped.store(stopped_shards, Ordering::Relaxed);
         to.extend_from_slice(&self.0.metrics.lock().expect("no panic"));
     }
 
@@ -136,6 +139,8 @@ fn a_shard_that_makes_no_tick_is_named_until_it_makes_one() {
     server.0.stopped.store(1, Ordering::Relaxed);
     let answer = health_of(port, 503);
     assert!(answer.ends_with("\r\n\r\nshard 1 has not answered for 1 s\n"), "{answer}");
+    assert_eq!(http_status(&http_get(port, "/metrics")), 200);
+    assert_eq!(server.0.told_stopped.load(Ordering::Relaxed), 1, "the metrics have it, too");
     server.0.is_busy.store(true, Ordering::Relaxed);
     health_of(port, 200);
     let wakes = server.0.wakes.load(Ordering::Relaxed);

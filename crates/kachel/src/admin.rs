@@ -16,7 +16,7 @@
 //! - A2  The shards are probed only while they must make ticks: not before they serve clients, and
 //!   not while they end.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 use kachel_admin::{ADMIN_TOKEN_BYTES_MAX, AdminAddress, AdminListener, AdminSource, AdminToken};
 use kachel_host::UnusableFile;
 use kachel_io::Waker;
+use kachel_observe::process_metrics;
 use kachel_options::{AdminListen, ServeOptions};
 use kachel_shard::Shared;
 
@@ -85,16 +86,15 @@ impl Progress {
 }
 
 impl AdminSource for Progress {
-    fn metrics(&self, to: &mut Vec<u8>) {
-        let ready = u8::from(self.not_ready().is_none());
-        let own = "# HELP kachel_ready 1 while clients should be sent to this server.\n\
-                   # TYPE kachel_ready gauge\nkachel_ready";
-        writeln!(to, "{own} {ready}").expect("memory");
+    fn metrics(&self, stopped_shards: usize, to: &mut Vec<u8>) {
         // Before it serves, and while it ends, the server tells no counters.
-        let down = "# HELP memcached_up 1: the server answers clients.\n\
-                    # TYPE memcached_up gauge\nmemcached_up 0\n";
-        let metrics = self.shards().map_or_else(|| down.to_owned(), |shards| (shards.metrics)());
-        to.extend_from_slice(metrics.as_bytes());
+        let shards = self.shards();
+        let is_ready = self.not_ready().is_none();
+        let process = process_metrics(is_ready, stopped_shards, shards.is_some());
+        to.extend_from_slice(process.as_bytes());
+        if let Some(shards) = shards {
+            to.extend_from_slice((shards.metrics)().as_bytes());
+        }
     }
 
     fn ticks(&self, ticks: &mut Vec<u64>) {

@@ -39,7 +39,7 @@ pub use engine_counters::EngineCounters;
 pub use histogram::{Histogram, HistogramSum};
 pub use kachel_wire::ObserverSet;
 pub use log::Log;
-pub use metrics::Metrics;
+pub use metrics::{Metrics, process_metrics};
 pub use observers::{
     DRAWN_EVERY, HOT_KEYS_BYTES_PER_CORE, HOTTEST_MAX, HotKey, HotLists, HotRate, HottestKeys,
     Noted, NotedAccess, Noting, Observers, SampleGate,
@@ -47,6 +47,7 @@ pub use observers::{
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
 pub use rows::classes::{CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sizes};
 pub use rows::general::general;
+pub use rows::others::{PipeNumbers, TlsNumbers, pipe_rows, tls_rows};
 pub use rows::own::own;
 pub use rows::{Kind, ProcessFacts, Row, RowValue, Unit};
 pub use sizes::Sizes;

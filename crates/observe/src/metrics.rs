@@ -88,6 +88,24 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("flush", "hit", "cmd_flush"),
 ];
 
+/// The metrics of a process that no row has: whether clients should be sent to it (`/ready`), and
+/// the number of its shards that did not answer the last probe (`/health`). A process that does not
+/// serve clients has these only, and one that says so.
+pub fn process_metrics(is_ready: bool, stopped_shards: usize, serves: bool) -> String {
+    let mut metrics = Metrics::default();
+    let (ready, stopped) = (u8::from(is_ready).to_string(), stopped_shards.to_string());
+    let help = "1 while clients should be sent to this server.";
+    metrics.put("kachel_ready", Kind::Gauge, help, "", &ready);
+    let help = "Threads of the server that have not worked for 1 s.";
+    metrics.put("kachel_stopped_shards", Kind::Gauge, help, "", &stopped);
+    if !serves {
+        metrics.put("memcached_up", Kind::Gauge, UP_HELP, "", "0");
+    }
+    metrics.to
+}
+
+const UP_HELP: &str = "1: the server answers clients.";
+
 /// A row that was taken for the metrics.
 #[derive(Debug)]
 struct Taken {
@@ -203,7 +221,7 @@ impl Metrics {
         mut self,
         settings: impl IntoIterator<Item = (&'s str, Cow<'s, str>)>,
     ) -> String {
-        self.put("memcached_up", Kind::Gauge, "1: the server answers clients.", "", "1");
+        self.put("memcached_up", Kind::Gauge, UP_HELP, "", "1");
         let version = self.text_of("version").to_owned();
         let labels = label("version", &version);
         let help = "The memcached version that clients see.";

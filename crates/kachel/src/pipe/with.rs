@@ -13,7 +13,7 @@ use std::time::Duration;
 use kachel_engine::Copies;
 use kachel_host::Interface;
 use kachel_io::{Clock as _, SystemClock};
-use kachel_observe::{Row, Unit};
+use kachel_observe::{PipeNumbers, pipe_rows};
 use kachel_options::{Protocol, ServeOptions};
 use kachel_pipe::{
     Items, Losses, Lost, Mode, Pipe, PipeNetwork, PipeOptions, Place, Program, Speaks, SwitchError,
@@ -189,30 +189,14 @@ impl SmartPipe {
         let table = Arc::clone(&self.table);
         OtherCounts(Arc::new(move || {
             let counts = table.counts();
-            vec![
-                Row::gauge(
-                    "kachel_pipe_on",
-                    u64::from(table.answers()),
-                    Unit::One,
-                    "1 while the pipe answers.",
-                ),
-                Row::counter(
-                    "kachel_pipe_answered",
-                    counts.answered(),
-                    "Requests that the pipe has answered.",
-                ),
-                Row::counter(
-                    "kachel_pipe_passed",
-                    counts.all_passed(),
-                    "Requests that the pipe has passed to the server.",
-                ),
-                Row::gauge(
-                    "kachel_pipe_items",
-                    table.items().items,
-                    Unit::One,
-                    "Items that the pipe has copies of.",
-                ),
-            ]
+            let Items { items, items_max, .. } = table.items();
+            pipe_rows(&PipeNumbers {
+                answers: table.answers(),
+                answered: counts.answered(),
+                passed: counts.all_passed(),
+                items,
+                items_max,
+            })
         }))
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use kachel_admin::AdminListener;
 use kachel_host::UnusableFile;
 use kachel_io::Io;
-use kachel_observe::{Row, Unit};
+use kachel_observe::{TlsNumbers, tls_rows};
 use kachel_options::{ListenTls, ServeOptions, TlsOptions};
 use kachel_shard::{Certificates, OtherCounts};
 use kachel_tls::{
@@ -105,39 +105,13 @@ impl Encryption {
         OtherCounts(Arc::new(move || {
             let counts = process.counts();
             let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-            let mut all = Vec::with_capacity(5);
-            if resumes {
-                all.push(Row::counter(
-                    "ssl_new_sessions",
-                    load(&counts.new_sessions),
-                    "New TLS sessions.",
-                ));
-            }
-            all.extend([
-                Row::counter(
-                    "ssl_handshake_errors",
-                    load(&counts.handshake_errors),
-                    "TLS handshakes that failed.",
-                ),
-                Row::counter(
-                    "ssl_proto_errors",
-                    load(&counts.protocol_errors),
-                    "TLS connections closed for a wrong record.",
-                ),
-                Row::gauge(
-                    "time_since_server_cert_refresh",
-                    process.seconds_since_read(),
-                    Unit::Seconds,
-                    "Time since the certificate was read.",
-                ),
-                Row::gauge(
-                    "kachel_tls_kept_bytes",
-                    load(&counts.kept_bytes),
-                    Unit::Bytes,
-                    "Memory of TLS records that are not whole.",
-                ),
-            ]);
-            all
+            tls_rows(&TlsNumbers {
+                new_sessions: resumes.then(|| load(&counts.new_sessions)),
+                handshake_errors: load(&counts.handshake_errors),
+                protocol_errors: load(&counts.protocol_errors),
+                certificate_age_s: process.seconds_since_read(),
+                kept_bytes: load(&counts.kept_bytes),
+            })
         }))
     }
 }

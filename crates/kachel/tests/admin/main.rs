@@ -167,6 +167,8 @@ fn health_fails_while_one_shard_stands_still() {
     };
     let answer = health(503);
     assert!(answer.ends_with("\r\n\r\nshard 1 has not answered for 1 s\n"), "{answer}");
+    let metrics = http_get(server.admin_port(), "/metrics");
+    assert!(metrics.contains("\nkachel_stopped_shards 1\n"), "{metrics}");
     assert_eq!(status(&server, "/ready"), 200, "readiness is about other things");
     drop(stopped);
     health(200);

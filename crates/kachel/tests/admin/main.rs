@@ -148,6 +148,23 @@ fn the_metrics_have_the_numbers_of_stats() {
     assert!(!metrics.contains("lru_crawler_enabled"), "it follows the command");
 }
 
+/// `crates/observe` generates the page, without a server.
+#[test]
+fn the_metrics_are_those_of_the_page_about_them() {
+    let page = include_str!("../../../../docs/metrics.md");
+    let (of_each, _) = page.split_once("\n## Servers with TLS").expect("the sections");
+    let row = |line: &'static str| {
+        let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+        Some((name, rest.split_once(" | ")?.0))
+    };
+    let wanted: BTreeSet<(&str, &str)> = of_each.lines().filter_map(row).collect();
+    let metrics = http_get(start(&["-t", "2"]).admin_port(), "/metrics");
+    let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let printed: BTreeSet<(&str, &str)> = types.collect();
+    assert!(wanted.len() > 100, "{} metrics", wanted.len());
+    assert_eq!(printed, wanted);
+}
+
 #[test]
 fn health_fails_while_one_shard_stands_still() {
     let server = start(&["-t", "3"]);

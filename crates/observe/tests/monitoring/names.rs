@@ -1,0 +1,143 @@
+//! The metrics of a server: name, type and sentence of each, read from what `/metrics` prints.
+//!
+//! Upstream:   the rows of the crate, printed for a server without a request.
+//! Downstream: `docs/metrics.md`; the names that board and alerts may use.
+
+use std::fmt::Write as _;
+
+use kachel_observe::{
+    Metrics, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals, general, own, pipe_rows,
+    process_metrics, tls_rows,
+};
+
+const FACTS: ProcessFacts<'_> = ProcessFacts {
+    pid: 1,
+    uptime_s: 0,
+    unix_s: 0,
+    version: "",
+    own_version: "",
+    io_kind: "",
+    user_us: 0,
+    system_us: 0,
+    connections_max: 0,
+    connections: 0,
+    limit_bytes: 0,
+    spent_bytes: 0,
+    pinned_bytes: 0,
+    is_accepting: true,
+    threads: 1,
+    awake_cores: 1,
+    spreads: 0,
+    gathers: 0,
+    core_trials: 0,
+};
+
+/// The settings that have metrics.
+const SETTINGS: [(&str, &str); 8] = [
+    ("lru_crawler", "yes"),
+    ("lru_crawler_sleep", "100"),
+    ("lru_crawler_tocrawl", "0"),
+    ("lru_maintainer_thread", "yes"),
+    ("hot_lru_pct", "20"),
+    ("warm_lru_pct", "40"),
+    ("hot_max_factor", "0.20"),
+    ("warm_max_factor", "2.00"),
+];
+
+/// The servers that print a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// All; memcached_exporter has it, too.
+    Exporter,
+    /// All.
+    Own,
+    /// Those with TLS.
+    Tls,
+    /// Those with the pipe.
+    Pipe,
+}
+
+impl Group {
+    const fn heading(self) -> &'static str {
+        match self {
+            Self::Exporter => "Metrics of memcached_exporter",
+            Self::Own => "Metrics that only Kachel has",
+            Self::Tls => "Servers with TLS (`-Z`)",
+            Self::Pipe => "Servers with the pipe (`--pipe`)",
+        }
+    }
+}
+
+/// A metric.
+#[derive(Clone, Debug)]
+pub(crate) struct Metric {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) help: String,
+    pub(crate) group: Group,
+}
+
+impl Metric {
+    /// Whether series of this name belong to it.
+    pub(crate) fn has_series(&self, name: &str) -> bool {
+        let Some(part) = name.strip_prefix(&self.name) else { return false };
+        let is_histogram = self.kind == "histogram";
+        part.is_empty() || (is_histogram && matches!(part, "_bucket" | "_sum" | "_count"))
+    }
+}
+
+/// What a server prints that has these rows of others beside its own.
+fn text(others: &[Row<'_>]) -> String {
+    let totals = Totals::new(1, 1);
+    let mut metrics = Metrics::default();
+    general(&totals, &FACTS, others, &mut |row| metrics.take(row));
+    own(&totals, &FACTS, &[], &mut |row| metrics.take(row));
+    metrics.take_totals(&totals);
+    let settings = SETTINGS.map(|(name, value)| (name, value.into()));
+    process_metrics(true, 0, true) + &metrics.text(settings)
+}
+
+/// Every metric that a server may print, in the order of `/metrics`.
+pub(crate) fn metrics() -> Vec<Metric> {
+    let tls = TlsNumbers { new_sessions: Some(0), ..TlsNumbers::default() };
+    let mut all: Vec<Metric> = Vec::new();
+    for (others, group) in [
+        (Vec::new(), Group::Own),
+        (tls_rows(&tls), Group::Tls),
+        (pipe_rows(&PipeNumbers::default()), Group::Pipe),
+    ] {
+        let text = text(&others);
+        let heads = text.lines().zip(text.lines().skip(1)).filter_map(|(first, second)| {
+            let (name, help) = first.strip_prefix("# HELP ")?.split_once(' ')?;
+            let kind = second.strip_prefix("# TYPE ")?.strip_prefix(name)?.trim();
+            let group = if name.starts_with("memcached_") { Group::Exporter } else { group };
+            Some(Metric { name: name.into(), kind: kind.into(), help: help.into(), group })
+        });
+        for metric in heads {
+            if !all.iter().any(|known| known.name == metric.name) {
+                all.push(metric);
+            }
+        }
+    }
+    all
+}
+
+/// `docs/metrics.md`.
+pub(crate) fn page() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         Every metric of `/metrics` (`--admin`). `crates/observe/tests/monitoring/main.rs` \
+         generates this page from \
+         what the server prints; a test fails if they differ. [operating.md](operating.md) says \
+         how to use them.\n",
+    );
+    let metrics = metrics();
+    for group in [Group::Exporter, Group::Own, Group::Tls, Group::Pipe] {
+        let heading = group.heading();
+        let _ = writeln!(page, "\n## {heading}\n\n| metric | type | means |\n|---|---|---|");
+        for Metric { name, kind, help, .. } in metrics.iter().filter(|it| it.group == group) {
+            let _ = writeln!(page, "| `{name}` | {kind} | {help} |");
+        }
+    }
+    page
+}

@@ -24,6 +24,7 @@ mod regular_file;
 mod service_manager;
 mod shared_words;
 mod signals;
+mod terminal;
 mod tracing_files;
 mod usage;
 
@@ -52,5 +53,6 @@ pub use signals::{
     Signal, Signals, ask_to_reload, ask_to_save, ask_to_terminate, ignore_signals_of_writes,
     is_end_pending,
 };
+pub use terminal::RawTerminal;
 pub use tracing_files::provide_tracing_files;
 pub use usage::{Usage, entropy, usage};

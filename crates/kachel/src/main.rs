@@ -2,7 +2,7 @@
 //!
 //! Upstream:   the command line, and the name by which the binary was called.
 //! Downstream: `serve` runs the server; `load` executes the load generator of `kachel-lab`;
-//!             `probe` asks a server.
+//!             `probe` asks a server; `kachel_top` shows one in a terminal.
 #![forbid(unsafe_code)]
 // Lines of the server have a time and a level: `say!`.
 #![deny(clippy::print_stderr)]
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         Ok(Command::Serve(options)) => serve::run(&caches::opener(&options), *options),
         Ok(Command::Load(words)) => load::run(words),
         Ok(Command::Probe(words)) => probe::run(words),
+        Ok(Command::Top(words)) => kachel_top::top(&words),
         Ok(Command::Help(text) | Command::Version(text) | Command::License(text)) => print(&text),
         Err(error) => {
             eprintln!("{error}");

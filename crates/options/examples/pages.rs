@@ -50,12 +50,22 @@ fn command() -> Command {
         .about("Ask a server whether it answers, for health checks")
         .arg(Arg::new("timeout-s").long("timeout-s").value_name("N").help(seconds))
         .arg(Arg::new("ADDRESS").help("HOST:PORT or a path (default: 127.0.0.1:11211)"));
+    let token = "the token of the admin address, sent to this machine only";
+    let address =
+        "HOST:PORT, a path, or http://HOST:PORT of an admin address (default: 127.0.0.1:11211)";
+    let once =
+        Arg::new("once").long("once").action(ArgAction::SetTrue).help("print the state once");
+    let top = Command::new("top")
+        .about("Show the state of a server in a terminal, once a second")
+        .arg(once)
+        .arg(Arg::new("token-file").long("token-file").value_name("FILE").help(token))
+        .arg(Arg::new("ADDRESS").help(address));
     Command::new("kachel")
         .version(KACHEL_VERSION)
         .about("A drop-in replacement for memcached, for machines with many cores")
         .after_help("`kachel load` starts `kachel-lab load`, which describes its options itself.")
         .disable_help_subcommand(true)
-        .subcommands([serve, check, probe])
+        .subcommands([serve, check, probe, top])
 }
 
 fn main() -> std::io::Result<()> {

@@ -87,6 +87,8 @@ pub enum Command {
     Load(Vec<OsString>),
     /// Ask a server whether it answers, with these arguments.
     Probe(Vec<OsString>),
+    /// Show the state of a server in a terminal, with these arguments.
+    Top(Vec<OsString>),
     /// Print the text and exit 0.
     Help(String),
     /// Print the text and exit 0.
@@ -175,6 +177,7 @@ fn subcommand(
         Some("check-config") => check_config(&utf8(args)?),
         Some("load") => Ok(Command::Load(args.collect())),
         Some("probe") => Ok(Command::Probe(args.collect())),
+        Some("top") => Ok(Command::Top(args.collect())),
         Some("help" | "-h" | "--help") => Ok(Command::Help(text::subcommands())),
         Some("version" | "-V" | "--version") => Ok(Command::Version(text::version(called_as))),
         Some("license" | "-i" | "--license") => Ok(Command::License(text::license(called_as))),

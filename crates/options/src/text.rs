@@ -45,6 +45,7 @@ pub(crate) fn subcommands() -> String {
          kachel check-config FILE check a file of options, and the files that it names\n\
          kachel load [options]    send load to a server and measure it (needs kachel-lab)\n\
          kachel probe [address]   ask a server whether it answers, for health checks\n\
+         kachel top [address]     show the state of a server, once a second\n\
          kachel version           print the version\n\
          kachel license           print the licence\n\n\
          `kachel serve --help` and `kachel load --help` list the options. Under the name\n\

@@ -1,0 +1,214 @@
+//! The statistics of an answer by name, as text: the lines of `stats`, or the metrics of `/metrics`
+//! under the names of `stats`.
+//!
+//! Upstream:   `asker`, with the bytes of a server.
+//! Downstream: `reading`.
+//!
+//! Invariants:
+//! - N1  There are at most [`ROWS_MAX`] rows, each with a value of at most [`VALUE_BYTES_MAX`]
+//!   bytes. What is longer is left out.
+
+use std::collections::BTreeMap;
+
+/// The most bytes of an answer. Servers send some thousand.
+pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// The most rows of the answers to one question.
+const ROWS_MAX: usize = 4096;
+/// The most bytes of a value.
+const VALUE_BYTES_MAX: usize = 256;
+
+/// The statistics of a server at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Numbers(BTreeMap<String, String>);
+
+/// The metrics that have a statistic of `stats` or `stats kachel`. Several may add up to one.
+const METRICS: &[(&str, &str)] = &[
+    ("memcached_uptime_seconds", "uptime"),
+    ("memcached_process_user_cpu_seconds_total", "rusage_user"),
+    ("memcached_process_system_cpu_seconds_total", "rusage_system"),
+    ("memcached_read_bytes_total", "bytes_read"),
+    ("memcached_written_bytes_total", "bytes_written"),
+    ("memcached_current_connections", "curr_connections"),
+    ("memcached_max_connections", "max_connections"),
+    ("memcached_connections_total", "total_connections"),
+    ("memcached_connections_rejected_total", "rejected_connections"),
+    ("memcached_current_bytes", "bytes"),
+    ("memcached_limit_bytes", "limit_maxbytes"),
+    ("memcached_current_items", "curr_items"),
+    ("memcached_items_evicted_total", "evictions"),
+    ("memcached_items_reclaimed_total", "reclaimed"),
+    ("memcached_item_no_memory_total", "store_no_memory"),
+    ("memcached_commands_total{command=\"get\",status=\"hit\"}", "get_hits"),
+    ("memcached_commands_total{command=\"get\",status=\"miss\"}", "get_misses"),
+    ("memcached_commands_total{command=\"set\",status=\"hit\"}", "cmd_set"),
+    ("memcached_commands_total{command=\"cas\",status=\"hit\"}", "cmd_set"),
+    ("memcached_commands_total{command=\"cas\",status=\"miss\"}", "cmd_set"),
+    ("memcached_commands_total{command=\"cas\",status=\"badval\"}", "cmd_set"),
+    ("memcached_commands_total{command=\"delete\",status=\"hit\"}", "delete_hits"),
+    ("memcached_commands_total{command=\"delete\",status=\"miss\"}", "delete_misses"),
+    ("memcached_commands_total{command=\"incr\",status=\"hit\"}", "incr_hits"),
+    ("memcached_commands_total{command=\"incr\",status=\"miss\"}", "incr_misses"),
+    ("memcached_commands_total{command=\"decr\",status=\"hit\"}", "decr_hits"),
+    ("memcached_commands_total{command=\"decr\",status=\"miss\"}", "decr_misses"),
+    ("memcached_commands_total{command=\"touch\",status=\"hit\"}", "touch_hits"),
+    ("memcached_commands_total{command=\"touch\",status=\"miss\"}", "touch_misses"),
+    ("kachel_threads", "threads"),
+    ("kachel_requests_total", "kachel_requests"),
+    ("kachel_memory_spent_bytes", "kachel_memory_spent"),
+    ("kachel_evicted_age_seconds_total", "kachel_evicted_age_s"),
+    ("kachel_awake_cores", "kachel_awake_cores"),
+    ("kachel_ready", "kachel_ready"),
+    ("kachel_stopped_shards", "kachel_stopped_shards"),
+    ("memcached_up", "up"),
+];
+
+impl Numbers {
+    /// Adds the rows of an answer to `stats`, which ends with `END`.
+    ///
+    /// Errors: the answer is something else, such as a refusal. The error has its first line.
+    pub(crate) fn take_stats(&mut self, answer: &[u8]) -> Result<(), String> {
+        for line in answer.split(|&byte| byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line == b"END" {
+                return Ok(());
+            } else if line.is_empty() {
+                continue;
+            }
+            let mut words = line.splitn(3, |&byte| byte == b' ');
+            if words.next() != Some(b"STAT") {
+                return Err(format!("the server answers: {}", escaped(line, 60)));
+            }
+            let (Some(name), Some(value)) = (words.next(), words.next()) else { continue };
+            self.insert(name, value);
+        }
+        Err("the answer to stats has no end".into())
+    }
+
+    /// The statistics of metrics in Prometheus' text format.
+    pub(crate) fn of_metrics(text: &[u8]) -> Self {
+        let mut numbers = Self::default();
+        for line in text.split(|&byte| byte == b'\n').filter(|line| !line.starts_with(b"#")) {
+            let Some(space) = line.iter().rposition(|&byte| byte == b' ') else { continue };
+            let (series, value) = (&line[..space], &line[space + 1..]);
+            if let Some((_, name)) = METRICS.iter().find(|(metric, _)| metric.as_bytes() == series)
+            {
+                numbers.add(name, value);
+            } else if series.starts_with(b"memcached_version{version=\"") {
+                numbers.insert(b"version", label(series, b"version"));
+            } else if series.starts_with(b"kachel_build_info{") {
+                numbers.insert(b"kachel_version", label(series, b"version"));
+            }
+        }
+        numbers
+    }
+
+    fn insert(&mut self, name: &[u8], value: &[u8]) {
+        let fits = name.len().max(value.len()) <= VALUE_BYTES_MAX && self.0.len() < ROWS_MAX; // N1
+        if let (true, Ok(name), Ok(value)) = (fits, str::from_utf8(name), str::from_utf8(value)) {
+            self.0.insert(name.to_owned(), value.to_owned());
+        }
+    }
+
+    /// Adds the value of a metric to a statistic.
+    fn add(&mut self, name: &str, value: &[u8]) {
+        let number = str::from_utf8(value).ok().and_then(|value| value.parse::<f64>().ok());
+        let Some(number) = number.filter(|number| number.is_finite()) else { return };
+        let sum = self.number(name).unwrap_or(0.0) + number;
+        self.insert(name.as_bytes(), sum.to_string().as_bytes());
+    }
+
+    /// A statistic as a number: finite, and not below zero.
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+        let number: f64 = self.0.get(name)?.parse().ok()?;
+        (number.is_finite() && number >= 0.0).then_some(number)
+    }
+
+    /// A statistic as a text of the server.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The values of the statistics whose names have this beginning and this end, as numbers.
+    pub(crate) fn numbers_of<'n>(
+        &'n self,
+        beginning: &'n str,
+        end: &'n str,
+    ) -> impl Iterator<Item = (&'n str, f64)> {
+        let names = self
+            .0
+            .keys()
+            .filter_map(move |name| Some((name, name.strip_prefix(beginning)?.strip_suffix(end)?)));
+        names.filter_map(|(name, middle)| Some((middle, self.number(name)?)))
+    }
+}
+
+/// The value of a label, as far as its first quote.
+fn label<'s>(series: &'s [u8], name: &[u8]) -> &'s [u8] {
+    let wanted = [name, b"=\""].concat();
+    let places = series.windows(wanted.len()).position(|window| window == wanted);
+    let value = places.map_or(&[][..], |place| &series[place + wanted.len()..]);
+    let end = value.iter().position(|&byte| byte == b'"').unwrap_or(value.len());
+    &value[..end]
+}
+
+/// A text of a server in printable ASCII, at most `max` characters of it (T1).
+pub(crate) fn escaped(text: &[u8], max: usize) -> String {
+    text.escape_ascii().take(max).map(char::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_until_the_end() {
+        let mut numbers = Numbers::default();
+        let answer = b"STAT uptime 12\r\nSTAT version 1.6.45\r\nSTAT odd\r\nEND\r\nSTAT late 1\r\n";
+        assert_eq!(numbers.take_stats(answer), Ok(()));
+        assert_eq!(numbers.number("uptime"), Some(12.0));
+        assert_eq!((numbers.text("version"), numbers.number("version")), (Some("1.6.45"), None));
+        assert_eq!((numbers.text("odd"), numbers.text("late")), (None, None));
+    }
+
+    #[test]
+    fn what_is_no_answer_to_stats_is_refused_in_words() {
+        let refusal = |answer: &[u8]| Numbers::default().take_stats(answer).expect_err("refused");
+        let answer = b"CLIENT_ERROR unauthenticated\r\n";
+        assert_eq!(refusal(answer), "the server answers: CLIENT_ERROR unauthenticated");
+        assert_eq!(refusal(b"\x1b[2J\xff\r\n"), "the server answers: \\x1b[2J\\xff");
+        assert_eq!(refusal(b"STAT a 1\r\n"), "the answer to stats has no end");
+        assert!(refusal(&[b'x'; 10_000]).len() < 100);
+    }
+
+    /// T1, N1.
+    #[test]
+    fn long_and_wild_rows_are_left_out() {
+        let mut numbers = Numbers::default();
+        let long = "9".repeat(VALUE_BYTES_MAX + 1);
+        let answer = format!(
+            "STAT long {long}\r\nSTAT inf inf\r\nSTAT less -1\r\nSTAT n \
+         NaN\r\nEND"
+        );
+        assert_eq!(numbers.take_stats(answer.as_bytes()), Ok(()));
+        let names = ["long", "inf", "less", "n"];
+        assert_eq!(names.map(|name| numbers.number(name)), [None; 4]);
+        let many: String = (0..2 * ROWS_MAX).map(|row| format!("STAT r{row} 1\n")).collect();
+        assert_eq!(numbers.take_stats(format!("{many}END\n").as_bytes()), Ok(()));
+        assert_eq!(numbers.0.len(), ROWS_MAX);
+    }
+
+    #[test]
+    fn metrics_have_the_names_of_stats() {
+        let text = b"# TYPE memcached_uptime_seconds counter\nmemcached_uptime_seconds 12\n\
+            memcached_version{version=\"1.6.45\"} 1\nmemcached_limit_bytes 6.7108864e+07\n\
+            kachel_build_info{version=\"0.1.0\",memcached_version=\"1.6.45\",io=\"uring\"} 1\n\
+            memcached_commands_total{command=\"set\",status=\"hit\"} 6\n\
+            memcached_commands_total{command=\"cas\",status=\"hit\"} 2\nnonsense\n\
+            kachel_threads NaN\n";
+        let numbers = Numbers::of_metrics(text);
+        assert_eq!(numbers.number("limit_maxbytes"), Some(67_108_864.0));
+        assert_eq!((numbers.number("cmd_set"), numbers.number("threads")), (Some(8.0), None));
+        assert_eq!(numbers.text("version"), Some("1.6.45"));
+        assert_eq!(numbers.text("kachel_version"), Some("0.1.0"));
+    }
+}

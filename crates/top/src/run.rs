@@ -1,0 +1,179 @@
+//! Shows a server until the user has seen enough.
+//!
+//! Upstream:   `kachel`, with the arguments after `top`.
+//! Downstream: `asker`, on a thread of its own; `view` and `frame`; `screen` or standard output.
+//!
+//! ```text
+//! asker ---+
+//! keys  ---+--> events --> one loop: take, draw, or end
+//! signals -+
+//! ```
+//!
+//! The loop sleeps until an event comes. The threads end with the process: each waits in the kernel
+//! for something that may never come.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kachel_host::{Signal, Signals};
+
+use crate::arguments::{Arguments, Target, USAGE};
+use crate::asker::{ASK_TIME_MAX, Asker};
+use crate::frame::{Size, frame};
+use crate::numbers::Numbers;
+use crate::reading::Reading;
+use crate::screen::Screen;
+use crate::view::View;
+
+/// `EX_USAGE` of sysexits.h.
+const EXIT_USAGE: u8 = 64;
+/// The time from one question to the next.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Events that wait. More keys are read later.
+const EVENTS_MAX: usize = 16;
+/// The size of a frame on standard output.
+const SIZE_OF_PRINT: Size = Size { columns: 80, lines: 24 };
+/// For how long `--once` waits for both of its answers. A name may take long to resolve.
+const ONCE_TIME_MAX: Duration = Duration::from_secs(2 * ASK_TIME_MAX.as_secs() + 4);
+/// Ctrl-C, where the kernel makes no signal of it, and the end of input (Ctrl-D).
+const CONTROL_C: u8 = 3;
+const CONTROL_D: u8 = 4;
+
+enum Event {
+    /// An answer, and the seconds from the start at which it came.
+    Answer(f64, Result<Numbers, String>),
+    /// Show the last answer again.
+    Redraw,
+    /// The user has seen enough.
+    End,
+}
+
+/// Shows the server that `words` name. Ends with status 0, with 1 if there is no answer or no
+/// terminal, and with 64 if the arguments are wrong.
+pub fn top(words: &[OsString]) -> ExitCode {
+    if words.iter().any(|word| word == "-h" || word == "--help") {
+        return ended(print(USAGE));
+    }
+    let Some(Arguments { target, address, is_once }) = Arguments::read(words) else {
+        let _ = io::stderr().write_all(USAGE.as_bytes());
+        return ExitCode::from(EXIT_USAGE);
+    };
+    let view = View::new(address);
+    ended(if is_once { once(view, target) } else { live(view, target) })
+}
+
+fn ended(result: io::Result<()>) -> ExitCode {
+    match result {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let _ = writeln!(io::stderr(), "kachel top: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn print(text: &str) -> io::Result<()> {
+    io::stdout().write_all(text.as_bytes())
+}
+
+/// Prints the state once. Two answers are needed, for the rates.
+fn once(mut view: View, target: Target) -> io::Result<()> {
+    let (tell, told) = sync_channel(EVENTS_MAX);
+    let until = Instant::now() + ONCE_TIME_MAX;
+    ask_always(target, tell)?;
+    for _ in 0..2 {
+        let left = until.saturating_duration_since(Instant::now());
+        match told.recv_timeout(left) {
+            Ok(Event::Answer(at_s, answer)) => {
+                let reading = read(answer).map_err(io::Error::other)?;
+                view.take(at_s, Ok(reading));
+            }
+            Ok(Event::Redraw | Event::End) => unreachable!("only answers are told here"),
+            Err(_) => return Err(ErrorKind::TimedOut.into()),
+        }
+    }
+    let lines = frame(&view, SIZE_OF_PRINT).into_iter().map(|line| line.text + "\n");
+    print(&lines.collect::<String>())
+}
+
+/// Shows the state in the terminal until the user ends it.
+fn live(mut view: View, target: Target) -> io::Result<()> {
+    // Before the first thread, so that every thread has them blocked.
+    let signals = Signals::block()?;
+    let screen = Screen::take().map_err(|error| {
+        let why = format!("no terminal ({error}); --once prints the state once");
+        io::Error::new(error.kind(), why)
+    })?;
+    let (tell, told) = sync_channel(EVENTS_MAX);
+    ask_always(target, tell.clone())?;
+    wait_for_signals(signals, tell.clone())?;
+    read_keys(tell)?;
+    screen.draw(&frame(&view, screen.size()))?;
+    show(&mut view, &screen, &told)
+}
+
+fn show(view: &mut View, screen: &Screen, told: &Receiver<Event>) -> io::Result<()> {
+    loop {
+        match told.recv() {
+            Ok(Event::Answer(at_s, answer)) => view.take(at_s, read(answer)),
+            Ok(Event::Redraw) => {}
+            Ok(Event::End) | Err(_) => return Ok(()),
+        }
+        screen.draw(&frame(view, screen.size()))?;
+    }
+}
+
+fn read(answer: Result<Numbers, String>) -> Result<Reading, String> {
+    Reading::of(&answer?)
+}
+
+/// Asks the server once a second.
+fn ask_always(target: Target, tell: SyncSender<Event>) -> io::Result<()> {
+    let start = Instant::now();
+    let mut asker = Asker::new(target);
+    let body = move || {
+        loop {
+            let asked = Instant::now();
+            let answer = asker.ask();
+            let at_s = start.elapsed().as_secs_f64();
+            if tell.send(Event::Answer(at_s, answer)).is_err() {
+                return;
+            }
+            thread::sleep(PERIOD.saturating_sub(asked.elapsed()));
+        }
+    };
+    thread::Builder::new().name("asker".into()).spawn(body).map(drop)
+}
+
+/// Ends at the signals that end a process. SIGHUP means that the terminal is gone.
+fn wait_for_signals(mut signals: Signals, tell: SyncSender<Event>) -> io::Result<()> {
+    let body = move || {
+        // Its only error is one of the descriptor, without which nobody could wait.
+        let _any: io::Result<Signal> = signals.wait();
+        let _ = tell.send(Event::End);
+    };
+    thread::Builder::new().name("signals".into()).spawn(body).map(drop)
+}
+
+/// Ends at `q`, Ctrl-C and the end of input. Other keys draw anew.
+fn read_keys(tell: SyncSender<Event>) -> io::Result<()> {
+    let body = move || {
+        let mut key = [0];
+        loop {
+            let event = match io::stdin().read(&mut key) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Ok(0) | Err(_) => Event::End,
+                Ok(_) if matches!(key[0], b'q' | b'Q' | CONTROL_C | CONTROL_D) => Event::End,
+                Ok(_) => Event::Redraw,
+            };
+            if tell.send(event).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("keys".into()).spawn(body).map(drop)
+}

@@ -62,6 +62,11 @@ impl Histogram {
         self.sum.add(value);
     }
 
+    /// The sum of all values that were noted.
+    pub(crate) fn total(&self) -> u64 {
+        self.sum.value()
+    }
+
     pub(crate) fn copy_counts_from(&self, from: &Self) {
         for (to, from) in self.buckets.iter().zip(&from.buckets) {
             to.set(from.value());
@@ -69,6 +74,9 @@ impl Histogram {
         self.sum.set(from.sum.value());
     }
 }
+
+/// The number of powers of two that [`HistogramSum::by_power`] tells apart.
+pub(crate) const POWERS: usize = VALUE_BITS as usize + 1;
 
 /// The sum of the histograms of all cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +103,34 @@ impl HistogramSum {
             *sum += since(before, now);
         }
         self.sum += since(&before.sum, &now.sum);
+    }
+
+    /// The sum of these histograms since the start of the process.
+    pub(crate) fn of<'h>(histograms: impl Iterator<Item = &'h Histogram>) -> Self {
+        let mut sum = Self::default();
+        for histogram in histograms {
+            for (sum, count) in sum.buckets.iter_mut().zip(&histogram.buckets) {
+                *sum += count.value();
+            }
+            sum.sum += histogram.sum.value();
+        }
+        sum
+    }
+
+    /// What was noted since `before`, an earlier state of this sum.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let bucket = |at: usize| self.buckets[at].saturating_sub(before.buckets[at]);
+        Self { buckets: std::array::from_fn(bucket), sum: self.sum.saturating_sub(before.sum) }
+    }
+
+    /// How many values there are of each power of two: 0 first, then 1, then 2 and 3, and so on.
+    /// The last one has all greater ones.
+    pub(crate) fn by_power(&self) -> [u64; POWERS] {
+        let mut powers = [0; POWERS];
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            powers[(u64::BITS - bound_of(bucket).leading_zeros()) as usize] += count;
+        }
+        powers
     }
 
     /// How many values were noted.
@@ -163,6 +199,15 @@ mod tests {
             assert!((exact..=exact + exact / 4).contains(&found), "{permille}: {found}");
         }
         assert_eq!(sum.count_to(255), 255);
+    }
+
+    #[test]
+    fn powers_of_two_have_all_values() {
+        let sum = sum_of([0, 1, 2, 3, 4, 7, 8, 15, 16, u64::MAX]);
+        let powers = sum.by_power();
+        assert_eq!(powers[..6], [1, 1, 2, 2, 2, 1]);
+        assert_eq!((powers[POWERS - 1], powers.iter().sum::<u64>()), (1, sum.count()));
+        assert_eq!(sum.since(&sum_of([0, 1])).count(), 8);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! served.
 //!
 //! Upstream:   each stage of `shard` counts and notes here while it serves requests.
-//! Downstream: `stats`, `/metrics`, and the clients that watch the log.
+//! Downstream: `stats`, `/metrics`, the live page, and the clients that watch the log.
 //!
 //! Invariants:
 //! - I1  A counter has one writer, so an addition is a plain load and store. Any thread may read
@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod history;
 mod metrics;
 mod rows;
 mod log;
@@ -37,6 +38,11 @@ pub use class_sums::ClassSums;
 pub use counters::{Counters, TICK_UNIT_NS, WAIT_UNIT_NS};
 pub use engine_counters::EngineCounters;
 pub use histogram::{Histogram, HistogramSum};
+pub use history::{
+    Circumstances, CoreReading, CoreSample, Gauges, HealthFinding, HottestKey, Newest, PipeReading,
+    Reading, SAMPLES_MAX, Sample, SampleHistory, ServePhase, Severity, Tally, findings,
+    write_history, write_now,
+};
 pub use kachel_wire::ObserverSet;
 pub use log::Log;
 pub use metrics::{Metrics, process_metrics};

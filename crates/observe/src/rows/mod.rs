@@ -83,7 +83,7 @@ pub enum Unit {
 }
 
 /// The facts about a process that its counters do not tell, at one moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessFacts<'a> {
     /// The process ID.
     pub pid: u32,

@@ -1,0 +1,225 @@
+//! The history, and what is wrong, as JSON for the live page.
+//!
+//! Upstream:   `kachel`, for each update of the page and when it is opened.
+//! Downstream: the page (`crates/admin/page/page.js`).
+//!
+//! The writer is ours: all names are ASCII literals, so that only texts need escapes, and a
+//! serializer would be a second description of each type.
+//!
+//! Invariants:
+//! - J1  Numbers that JSON does not have (NaN) are written as `null`.
+//! - J2  A text cannot end its string, nor the `<script>` or the line that it may stand in.
+//! - J3  An update has at most [`CORES_MAX`] cores and `FINDINGS_MAX` findings, so it is at most
+//!   about 32 KiB.
+
+use std::fmt::Write as _;
+
+use crate::histogram::HistogramSum;
+use crate::history::findings::{Circumstances, HealthFinding, ServePhase, findings};
+use crate::history::sample::{CoreSample, Sample};
+use crate::history::{Gauges, SampleHistory, Tally};
+
+/// The most cores that an update tells about. A page shows no more.
+pub(crate) const CORES_MAX: usize = 256;
+
+/// What an update tells besides the history.
+#[derive(Clone, Copy, Debug)]
+pub struct Newest<'a> {
+    /// A text that another start of the server does not have.
+    pub incarnation: &'a str,
+    /// Kachel's version.
+    pub version: &'a str,
+    /// What else is known about the server.
+    pub circumstances: Circumstances<'a>,
+}
+
+/// Writes an update: the newest sample, what is wrong, and counts since the start.
+pub fn write_now(history: &SampleHistory, newest: &Newest<'_>, to: &mut String) {
+    let Newest { incarnation, version, circumstances } = newest;
+    to.push('{');
+    text_field(to, "incarnation", incarnation);
+    to.push(',');
+    text_field(to, "version", version);
+    to.push(',');
+    text_field(to, "phase", circumstances.phase.name());
+    let _ = write!(to, ",\"findings\":");
+    list(to, findings(history, circumstances).iter(), finding);
+    let _ = write!(to, ",\"sample\":");
+    match history.newest() {
+        None => to.push_str("null"),
+        Some(sample) => sample_object(to, sample),
+    }
+    let _ = write!(to, ",\"cores\":");
+    let cores = history.cores().iter().enumerate().take(CORES_MAX);
+    list(to, cores, |to, (core, sample)| core_object(to, core, sample, circumstances));
+    if let Some(reading) = history.reading() {
+        totals(to, &reading.tally, &reading.gauges);
+        powers(to, "sizes", &reading.stored_bytes);
+        powers(to, "ttls", &reading.stored_ttl_s);
+    }
+    to.push('}');
+}
+
+/// Writes all samples, the oldest first, each as a list of numbers in the order of `names`.
+pub fn write_history(history: &SampleHistory, incarnation: &str, to: &mut String) {
+    to.push('{');
+    text_field(to, "incarnation", incarnation);
+    let _ = write!(to, ",\"names\":");
+    list(to, Sample::NAMES.iter(), |to, name| text(to, name));
+    let _ = write!(to, ",\"samples\":");
+    list(to, history.samples(), |to, sample| list(to, sample.values(), number));
+    to.push('}');
+}
+
+fn finding(to: &mut String, finding: &HealthFinding) {
+    to.push('{');
+    text_field(to, "name", finding.name);
+    to.push(',');
+    text_field(to, "severity", finding.severity.name());
+    to.push(',');
+    text_field(to, "what", &finding.what);
+    to.push(',');
+    text_field(to, "advice", &finding.advice);
+    to.push('}');
+}
+
+fn sample_object(to: &mut String, sample: &Sample) {
+    to.push('{');
+    for (place, (name, value)) in Sample::NAMES.iter().zip(sample.values()).enumerate() {
+        separate(to, place);
+        let _ = write!(to, "\"{name}\":");
+        number(to, value);
+    }
+    to.push('}');
+}
+
+fn core_object(to: &mut String, core: usize, sample: &CoreSample, of: &Circumstances<'_>) {
+    let CoreSample { requests, busy, connections } = *sample;
+    let _ = write!(to, "{{\"requests\":");
+    number(to, requests);
+    let _ = write!(to, ",\"busy\":");
+    number(to, busy);
+    let stopped = of.phase == ServePhase::Serving && of.stopped.contains(&core);
+    let _ = write!(to, ",\"connections\":{connections},\"stopped\":{stopped}}}");
+}
+
+/// Counts since the start, under the names that `stats` has.
+fn totals(to: &mut String, tally: &Tally, gauges: &Gauges) {
+    let _ = write!(to, ",\"totals\":{{");
+    let named = [
+        ("uptime", gauges.uptime_s.into()),
+        ("kachel_requests", tally.requests),
+        ("cmd_get", tally.hits + tally.misses),
+        ("get_hits", tally.hits),
+        ("get_misses", tally.misses),
+        ("cmd_set", tally.sets),
+        ("cmd_flush", tally.flushes),
+        ("evictions", tally.evictions),
+        ("reclaimed", tally.expired),
+        ("store_no_memory", tally.refused),
+        ("bytes_read", tally.received_bytes),
+        ("bytes_written", tally.sent_bytes),
+        ("total_connections", tally.opened),
+        ("rejected_connections", tally.rejected),
+        ("curr_connections", gauges.connections.into()),
+        ("curr_items", gauges.items),
+        ("bytes", gauges.item_bytes),
+        ("limit_maxbytes", gauges.limit_bytes),
+    ];
+    for (place, (name, count)) in named.into_iter().enumerate() {
+        separate(to, place);
+        let _ = write!(to, "\"{name}\":{count}");
+    }
+    to.push('}');
+}
+
+fn powers(to: &mut String, name: &str, sum: &HistogramSum) {
+    let _ = write!(to, ",\"{name}\":");
+    list(to, sum.by_power().iter(), |to, count| _ = write!(to, "{count}"));
+}
+
+fn list<T>(to: &mut String, all: impl Iterator<Item = T>, one: impl Fn(&mut String, T)) {
+    to.push('[');
+    for (place, item) in all.enumerate() {
+        separate(to, place);
+        one(to, item);
+    }
+    to.push(']');
+}
+
+fn separate(to: &mut String, place: usize) {
+    if place > 0 {
+        to.push(',');
+    }
+}
+
+/// A number with at most three decimals (J1).
+fn number(to: &mut String, value: f64) {
+    let rounded = (value * 1e3).round() / 1e3;
+    if rounded.is_finite() {
+        let _ = write!(to, "{rounded}");
+    } else {
+        to.push_str("null");
+    }
+}
+
+fn text_field(to: &mut String, name: &str, value: &str) {
+    let _ = write!(to, "\"{name}\":");
+    text(to, value);
+}
+
+/// A text (J2).
+pub(crate) fn text(to: &mut String, value: &str) {
+    to.push('"');
+    for character in value.chars() {
+        match character {
+            '"' | '\\' => to.extend(['\\', character]),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => escape(to, character),
+            character if character.is_control() => escape(to, character),
+            character => to.push(character),
+        }
+    }
+    to.push('"');
+}
+
+fn escape(to: &mut String, character: char) {
+    let _ = write!(to, "\\u{:04x}", u32::from(character));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Reading;
+
+    #[test]
+    fn texts_and_numbers_are_those_of_json() {
+        let mut to = String::new();
+        text(&mut to, "a\"\\</script>\n\u{2028}\u{7f}\u{1F600}");
+        assert_eq!(to, "\"a\\\"\\\\\\u003c/script\\u003e\\u000a\\u2028\\u007f\u{1F600}\"", "J2");
+        let numbers = [0.1 + 0.2, f64::NAN, 1e12, 0.000_04, 5.0, f64::INFINITY];
+        let mut to = String::new();
+        list(&mut to, numbers.into_iter(), number);
+        assert_eq!(to, "[0.3,null,1000000000000,0,5,null]", "J1");
+    }
+
+    #[test]
+    fn an_update_is_one_line_and_bounded() {
+        let mut history = SampleHistory::default();
+        for second in 1..=3 {
+            let cores = vec![Default::default(); 5000];
+            history.note(Reading { at_ns: second * 1_000_000_000, cores, ..Reading::default() });
+        }
+        let stopped: Vec<usize> = (0..5000).collect();
+        let phase = ServePhase::Serving;
+        let circumstances = Circumstances { phase, stopped: &stopped, ..Circumstances::default() };
+        let newest = Newest { incarnation: "a", version: "0.1.0", circumstances };
+        let mut to = String::new();
+        write_now(&history, &newest, &mut to);
+        assert!(to.len() < 32 << 10 && !to.contains('\n'), "J3: {}", to.len());
+        assert_eq!(to.matches("\"busy\":").count(), CORES_MAX, "J3");
+        let mut to = String::new();
+        write_history(&history, "a", &mut to);
+        assert!(to.starts_with("{\"incarnation\":\"a\",\"names\":[\"time\","), "{to}");
+        assert_eq!(to.matches('[').count(), 4, "two samples");
+    }
+}

@@ -6,7 +6,8 @@
 //! Invariants:
 //! - A1  At most [`CONNECTIONS_MAX`] connections are open. One more ends the oldest of the network
 //!   that has most of them. Most connections take milliseconds, so it is that of a client that is
-//!   slow or silent, or guesses tokens. A network that floods ends only its own.
+//!   slow or silent, guesses tokens, or watches the live page and connects again. A network that
+//!   floods ends only its own.
 //! - A2  An accept that fails for want of descriptors or memory is followed by a pause.
 //! - A3  A descriptor is held in reserve, so that requests for health and readiness are answered
 //!   when clients of the cache have taken all others.
@@ -39,6 +40,17 @@ pub enum AdminListener {
     Tls(TcpListener, AdminCertificates),
     /// A unix socket.
     Unix(UnixListener),
+}
+
+impl AdminListener {
+    /// Whether clients speak TLS.
+    pub(crate) const fn is_encrypted(&self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => false,
+            #[cfg(feature = "tls")]
+            Self::Tls(..) => true,
+        }
+    }
 }
 
 /// The configuration of TLS for a new client; `None` if it cannot be served.

@@ -29,15 +29,18 @@ impl AdminAddress {
         source: impl AdminSource,
     ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let is_encrypted = listener.is_encrypted();
         let listener = {
             let _within = runtime.enter();
             Accepting::new(listener)?
         };
-        let service = Arc::new(Service::new(hosts, token, source));
+        let service = Arc::new(Service::new(hosts, token, is_encrypted, source));
         let of_thread = Arc::clone(&service);
+        let of_updates = Arc::clone(&service);
         let body = move || {
             // Clients that ask often must not take processor time from the shards.
             kachel_host::give_way();
+            runtime.spawn(async move { of_updates.update().await });
             match runtime.block_on(listener.serve(of_thread)) {}
         };
         std::thread::Builder::new().name("admin".into()).spawn(body)?;

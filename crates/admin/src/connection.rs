@@ -4,11 +4,11 @@
 //! Downstream: hyper reads the head and sends the answer; `route` makes it.
 //!
 //! A connection serves one request. So what a client has sent behind its request is never parsed,
-//! and a client that sends nothing or reads nothing is a case of [`CONNECTION_TIME_MAX`].
+//! and a client that sends nothing or reads nothing is a case of its deadline.
 //!
 //! Invariants:
-//! - C1  A connection takes at most [`CONNECTION_TIME_MAX`], and the memory of a head and of one
-//!   answer.
+//! - C1  A connection takes at most `CONNECTION_TIME_MAX`, and the memory of a head and of one
+//!   answer. One that gets updates takes as long as it reads each update in that time.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,7 +19,8 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,12 +28,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::limits::{CONNECTION_TIME_MAX, HEAD_BYTES_MAX, HEADERS_MAX};
-use crate::route::{Answer, Service};
-
-/// The content security policy: a browser must not load or run anything for an answer.
-const POLICY: &str =
-    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+use crate::deadline::Deadline;
+use crate::limits::{HEAD_BYTES_MAX, HEADERS_MAX};
+use crate::page::POLICY;
+use crate::route::{Answer, Content, Service};
 
 /// Answers one request of a client at `address`, once `opening` has its stream.
 pub(crate) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
@@ -40,7 +39,8 @@ pub(crate) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
     address: Option<IpAddr>,
     service: Arc<Service>,
 ) {
-    let answer = |request| respond(&service, address, request);
+    let deadline = Deadline::new();
+    let answer = |request| respond(&service, address, &deadline, request);
     let serving = async {
         let stream = opening.await.ok()?;
         let mut http = http1::Builder::new();
@@ -49,49 +49,56 @@ pub(crate) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
         http.serve_connection(TokioIo::new(stream), service_fn(answer)).await.ok()
     };
     // A client that breaks the protocol, or is late, is closed.
-    let _ended = tokio::time::timeout(CONNECTION_TIME_MAX, serving).await;
+    deadline.limit(serving).await;
 }
 
 async fn respond(
     service: &Service,
     address: Option<IpAddr>,
+    deadline: &Deadline,
     request: Request<Incoming>,
-) -> Result<Response<Whole>, Infallible> {
+) -> Result<Response<Content>, Infallible> {
     let (head, body) = request.into_parts();
-    let Answer { status, content_type, body, more } =
-        service.answer(address, &head, !body.is_end_stream()).await;
-    let mut response = Response::new(Whole(Some(Bytes::from(body))));
+    let Answer { status, content_type, content, headers: more } =
+        service.answer(address, &head, body, deadline).await;
+    let mut response = Response::new(content);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    // A browser that may send no referrer hides the origin of a form as well (V2).
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if let Some((name, value)) = more {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
+    headers.extend(more);
     Ok(response)
 }
 
-/// The body of an answer, which is sent in one piece.
-struct Whole(Option<Bytes>);
-
-impl Body for Whole {
+impl Body for Content {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _context: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+        let bytes = match &mut *self {
+            Self::Whole(bytes) => Poll::Ready(bytes.take()),
+            Self::Updates(viewer) => viewer.poll_event(context),
+        };
+        bytes.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        matches!(self, Self::Whole(None))
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+        match self {
+            Self::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Self::Updates(_) => SizeHint::default(),
+        }
     }
 }

@@ -26,14 +26,29 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// A request that is refused: the status, and a sentence for its client.
 pub(crate) type Refusal = (StatusCode, &'static str);
 
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To read something.
+    Read,
+    /// To log in by a form.
+    LogIn,
+}
+
 /// The names of `--admin-host`.
 #[derive(Debug)]
 pub(crate) struct Hosts(pub(crate) Vec<String>);
 
 impl Hosts {
-    /// Checks the method and the host of a request (V1).
-    pub(crate) fn check(&self, head: &Parts, has_body: bool) -> Result<(), Refusal> {
-        if head.method != Method::GET && head.method != Method::HEAD {
+    /// Checks the method and the host of a request (V1). Only a login may be a POST with a body.
+    pub(crate) fn check(
+        &self,
+        head: &Parts,
+        has_body: bool,
+        purpose: Purpose,
+    ) -> Result<(), Refusal> {
+        let is_get = head.method == Method::GET || head.method == Method::HEAD;
+        if !is_get && !(purpose == Purpose::LogIn && head.method == Method::POST) {
             return Err((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered"));
         }
         let hosts = head.headers.get_all(HOST);
@@ -48,7 +63,7 @@ impl Hosts {
             let sentence = "Host must be an IP address, localhost, or a name of --admin-host";
             return Err((StatusCode::MISDIRECTED_REQUEST, sentence));
         }
-        if has_body {
+        if has_body && purpose == Purpose::Read {
             return Err((StatusCode::PAYLOAD_TOO_LARGE, "a request must have no body"));
         }
         Ok(())
@@ -110,7 +125,7 @@ mod tests {
     fn a_host_is_an_address_or_a_name_that_the_operator_gave() {
         let hosts = Hosts(vec!["cache.example".into()]);
         let status = |host: &str| {
-            let checked = hosts.check(&head("/", &[("host", host)]), false);
+            let checked = hosts.check(&head("/", &[("host", host)]), false, Purpose::Read);
             checked.map_err(|(status, _)| status.as_u16())
         };
         for host in [
@@ -161,18 +176,18 @@ mod tests {
             ("/", &[host, ("host", "evil.example")], Err(421)),
             ("/", &[], Err(421)),
         ] {
-            let checked = hosts.check(&head(target, headers), false);
+            let checked = hosts.check(&head(target, headers), false, Purpose::Read);
             assert_eq!(checked.map_err(|(status, _)| status.as_u16()), wanted, "{target}");
         }
-        assert!(hosts.check(&head("/", &[host]), true).is_err(), "a body");
+        assert!(hosts.check(&head("/", &[host]), true, Purpose::Read).is_err(), "a body");
         let old = |headers: &[(&str, &str)]| {
             let mut head = head("/", headers);
             head.version = Version::HTTP_10;
             head
         };
-        assert!(hosts.check(&old(&[]), false).is_ok(), "a load balancer");
+        assert!(hosts.check(&old(&[]), false, Purpose::Read).is_ok(), "a load balancer");
         for headers in [&[host, host][..], &[("host", "evil.example")]] {
-            assert!(hosts.check(&old(headers), false).is_err(), "{headers:?}");
+            assert!(hosts.check(&old(headers), false, Purpose::Read).is_err(), "{headers:?}");
         }
     }
 

@@ -6,6 +6,7 @@
 //! Invariants:
 //! - T1  The token itself is not kept, only its hash with a key of this process. Comparing takes
 //!   the same time for each token of the same length.
+//! - T2  The session of a token tells nothing about it, and is the same after a restart.
 
 use std::fmt;
 
@@ -18,6 +19,9 @@ const TOKEN_BYTES_MIN: usize = 32;
 /// The most characters of a token.
 pub const ADMIN_TOKEN_BYTES_MAX: usize = 512;
 
+/// What the session of a token is the hash of.
+const SESSION_OF: &[u8] = b"session of Kachel's admin address";
+
 /// Bytes of a hash.
 const HASH_BYTES: usize = 32;
 
@@ -28,6 +32,8 @@ pub struct AdminToken {
     key: [u64; 2],
     /// The hash of the token with this key.
     hash: [u8; HASH_BYTES],
+    /// The hash of its session with this key.
+    session_hash: [u8; HASH_BYTES],
 }
 
 impl AdminToken {
@@ -48,13 +54,27 @@ impl AdminToken {
         if !token.iter().all(is_of_token) {
             return Err("a token is one line of letters, digits and -._~+/=");
         }
-        let hash = hash(key, token).finalize().into_bytes().into();
-        Ok(Self { key, hash })
+        let hashed = |text: &[u8]| hash(key, text).finalize().into_bytes().into();
+        let session = Self::session(token);
+        Ok(Self { key, hash: hashed(token), session_hash: hashed(session.as_bytes()) })
     }
 
     /// Whether a client has sent this token (T1).
     pub(crate) fn is(&self, token: &[u8]) -> bool {
         hash(self.key, token).verify_slice(&self.hash).is_ok()
+    }
+
+    /// Whether a client has sent the session of this token (T1).
+    pub(crate) fn is_session(&self, session: &[u8]) -> bool {
+        hash(self.key, session).verify_slice(&self.session_hash).is_ok()
+    }
+
+    /// The session of a token: the value of the cookie that stands for it (T2).
+    pub(crate) fn session(token: &[u8]) -> String {
+        let mut hash = Hmac::<Sha256>::new_from_slice(token).expect("any length does");
+        hash.update(SESSION_OF);
+        let bytes: [u8; HASH_BYTES] = hash.finalize().into_bytes().into();
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
@@ -88,6 +108,9 @@ mod tests {
             let read = AdminToken::read(text, [7, 8]).expect("a token");
             assert!(read.is(token) && !read.is(&token[1..]) && !read.is(b""));
             assert!(!read.is(b"0123456789abcdef0123456789ABCDEF\n"));
+            let session = AdminToken::session(token);
+            assert!(read.is_session(session.as_bytes()) && !read.is(session.as_bytes()), "T2");
+            assert!(!read.is_session(token) && !read.is_session(b""));
         }
     }
 

@@ -25,12 +25,13 @@ use std::sync::{Arc, OnceLock};
 use kachel_admin::{ADMIN_TOKEN_BYTES_MAX, AdminAddress, AdminListener, AdminSource, AdminToken};
 use kachel_host::UnusableFile;
 use kachel_io::Waker;
-use kachel_observe::process_metrics;
+use kachel_observe::{Reading, ServePhase, process_metrics};
 use kachel_options::{AdminListen, ServeOptions};
 use kachel_shard::Shared;
 
 use crate::failure::Failure;
 use crate::listeners::{self, Open};
+use crate::live_page::LivePage;
 use crate::tls::Encryption;
 
 /// The permission bits that let users other than the owner and the group use a file.
@@ -44,6 +45,8 @@ pub(crate) struct LiveShards {
     pub(crate) failed: Arc<AtomicBool>,
     /// Returns the statistics in Prometheus' text format.
     pub(crate) metrics: Box<dyn Fn() -> String + Send + Sync>,
+    /// Returns the state of all counters.
+    pub(crate) reading: Box<dyn Fn() -> Reading + Send + Sync>,
 }
 
 /// How far the process is: it starts, serves, drains and ends.
@@ -56,6 +59,8 @@ struct Steps {
     serving: OnceLock<LiveShards>,
     draining: AtomicBool,
     ending: AtomicBool,
+    /// What the live page shows.
+    page: LivePage,
 }
 
 impl Progress {
@@ -77,6 +82,20 @@ impl Progress {
     /// The shards end from now on.
     pub(crate) fn end(&self) {
         self.0.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// How far the process is.
+    fn phase(&self) -> ServePhase {
+        let Steps { serving, draining, ending, .. } = &*self.0;
+        if ending.load(Ordering::Relaxed) {
+            ServePhase::Ending
+        } else if draining.load(Ordering::Relaxed) {
+            ServePhase::Draining
+        } else if serving.get().is_none() {
+            ServePhase::Starting
+        } else {
+            ServePhase::Serving
+        }
     }
 
     /// The shards, while each of them must make ticks (A2).
@@ -109,17 +128,27 @@ impl AdminSource for Progress {
         }
     }
 
+    fn sample(&self, stopped: &[usize]) {
+        if let Some(shards) = self.shards() {
+            self.0.page.note((shards.reading)(), stopped);
+        }
+    }
+
+    fn now(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(self.0.page.now(self.phase()).as_bytes());
+    }
+
+    fn history(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(self.0.page.history().as_bytes());
+    }
+
     /// A1.
     fn not_ready(&self) -> Option<&'static str> {
-        let Steps { serving, draining, ending } = &*self.0;
-        if ending.load(Ordering::Relaxed) {
-            Some("ending")
-        } else if draining.load(Ordering::Relaxed) {
-            Some("draining")
-        } else if serving.get().is_none() {
-            Some("starting; with -e the items are loaded first")
-        } else {
-            None
+        match self.phase() {
+            ServePhase::Serving => None,
+            ServePhase::Starting => Some("starting; with -e the items are loaded first"),
+            ServePhase::Draining => Some("draining"),
+            ServePhase::Ending => Some("ending"),
         }
     }
 }

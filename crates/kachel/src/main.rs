@@ -19,6 +19,7 @@ mod caches;
 mod closes;
 mod failure;
 mod listeners;
+mod live_page;
 mod load;
 mod manager;
 mod obtained;

@@ -521,7 +521,13 @@ impl<O: ServedEngines> Running<O> {
             let now = of_shared.now(&origin, SystemClock.now_ns());
             of_shared.metrics(now, io_kind, engines.common())
         });
-        LiveShards { shared, wakers, failed: self.failed(), metrics }
+        let (of_shared, engines) = (Arc::clone(&shared), Arc::clone(&self.engines));
+        let reading = Box::new(move || {
+            let at_ns = SystemClock.now_ns();
+            let now = of_shared.now(&origin, at_ns);
+            of_shared.reading(at_ns, now, io_kind, engines.common())
+        });
+        LiveShards { shared, wakers, failed: self.failed(), metrics, reading }
     }
 
     /// The pages, the I/O backend and the cores that the shards obtained.

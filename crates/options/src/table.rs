@@ -317,8 +317,9 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "admin",
         Text("address"),
         "off",
-        "answer HTTP at this address: metrics, health, readiness. IP:PORT or unix:PATH[,mode=600]; an \
-         address that is not loopback needs -Z and --admin-token-file. See docs/operating.md",
+        "answer HTTP at this address: a live page, metrics, health, readiness. IP:PORT or \
+         unix:PATH[,mode=600]; an address that is not loopback needs -Z and --admin-token-file. See \
+         docs/operating.md",
         effects::admin_address,
     ),
     own(

@@ -1,5 +1,5 @@
 //! The admin address of real servers: health, readiness, draining, the token, and attacks.
-//! `crates/admin/tests/clients.rs` has what needs no server.
+//! `crates/admin/tests/clients/main.rs` has what needs no server.
 //!
 //! Invariants:
 //! - I1  No test waits for a fixed time, and none judges one.

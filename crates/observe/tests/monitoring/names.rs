@@ -30,6 +30,7 @@ const FACTS: ProcessFacts<'_> = ProcessFacts {
     spreads: 0,
     gathers: 0,
     core_trials: 0,
+    flushed_prefixes: 0,
 };
 
 /// The settings that have metrics.

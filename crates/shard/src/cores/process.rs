@@ -13,7 +13,7 @@ use kachel_engine::{ClockOrigin, Common, Now};
 use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
 use kachel_observe::{
-    HottestKeys, Metrics, Observers, ProcessFacts, Totals, Watchers, general, own,
+    HottestKeys, Metrics, Observers, ProcessFacts, Reading, Totals, Watchers, general, own,
 };
 
 use crate::cores::buffers::WaitingMemory;
@@ -200,6 +200,13 @@ impl Shared {
     /// thread may ask. Cost: as [`Observers::hottest_keys`].
     pub fn hottest_keys(&self, count: usize, now_ns: u64) -> Option<HottestKeys> {
         self.observers.hottest_keys(count, self.options.plain.dumps_allowed, now_ns)
+    }
+
+    /// The state of all counters, at `at_ns` of the monotonic clock. Any thread may ask. The other
+    /// arguments are those of [`Self::facts`].
+    pub fn reading(&self, at_ns: u64, now: Now, io_kind: &str, common: &impl Common) -> Reading {
+        let (facts, others) = (self.facts(now, io_kind, common), self.options.other_rows(true));
+        Reading::take(at_ns, &self.totals, &facts, self.waiting_bytes(), &others)
     }
 
     /// Replaces the users who may log in. A login under way sees the old ones or the new ones.

@@ -1,4 +1,5 @@
-//! The admin address over its socket: answers, refusals, and clients that misbehave.
+//! The admin address over its socket: answers, refusals, and clients that misbehave. `live` has the
+//! updates and the login of the live page.
 //!
 //! Upstream:   a server that is not there: [`Fake`] tells what the tests want.
 //! Downstream: `kachel_admin::AdminAddress`, on loopback.
@@ -6,6 +7,8 @@
 //! Invariants:
 //! - I1  No test judges a time. A client that waits for its connection to be closed waits for the
 //!   time limit of the server.
+
+mod live;
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -36,6 +39,10 @@ struct Fake {
     asked: AtomicU64,
     /// How many shards have stopped, as the metrics were last told.
     told_stopped: AtomicUsize,
+    /// The samples that were taken.
+    samples: AtomicU64,
+    /// Bytes of an update besides its number.
+    padding: AtomicUsize,
 }
 
 #[derive(Clone, Default)]
@@ -61,6 +68,19 @@ impl AdminSource for Server {
         if shard == 0 || shard != self.0.stopped.load(Ordering::Relaxed) {
             self.0.ticks[shard].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn sample(&self, _: &[usize]) {
+        self.0.samples.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn now(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(self.0.samples.load(Ordering::Relaxed).to_string().as_bytes());
+        to.resize(to.len() + self.0.padding.load(Ordering::Relaxed), b' ');
+    }
+
+    fn history(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(b"[1,2]");
     }
 
     fn not_ready(&self) -> Option<&'static str> {

@@ -1,0 +1,66 @@
+//! What the live page of the admin address shows: the samples of ten minutes, and what is wrong.
+//!
+//! Upstream:   `admin`, once a second and for each client, on the thread of the admin address.
+//! Downstream: `kachel_observe` keeps the samples, judges them and writes them.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kachel_observe::{
+    Circumstances, Newest, Reading, SampleHistory, ServePhase, write_history, write_now,
+};
+use kachel_options::KACHEL_VERSION;
+
+/// What the live page shows.
+pub(crate) struct LivePage {
+    /// A text that another start of the server does not have, so that a page notices a restart.
+    incarnation: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    history: SampleHistory,
+    /// The shards that do not answer.
+    stopped: Vec<usize>,
+}
+
+impl Default for LivePage {
+    fn default() -> Self {
+        let incarnation = format!("{:016x}", RandomState::new().hash_one(KACHEL_VERSION));
+        Self { incarnation, state: Mutex::default() }
+    }
+}
+
+impl LivePage {
+    /// Notes the state of all counters, and the shards that do not answer.
+    pub(crate) fn note(&self, reading: Reading, stopped: &[usize]) {
+        let mut state = self.state();
+        state.history.note(reading);
+        state.stopped.clear();
+        state.stopped.extend_from_slice(stopped);
+    }
+
+    /// The newest sample, and what is wrong, as a line of JSON.
+    pub(crate) fn now(&self, phase: ServePhase) -> String {
+        let state = self.state();
+        let circumstances =
+            Circumstances { phase, stopped: &state.stopped, ..Circumstances::default() };
+        let newest =
+            Newest { incarnation: &self.incarnation, version: KACHEL_VERSION, circumstances };
+        let mut to = String::new();
+        write_now(&state.history, &newest, &mut to);
+        to
+    }
+
+    /// All samples as JSON.
+    pub(crate) fn history(&self) -> String {
+        let mut to = String::new();
+        write_history(&self.state().history, &self.incarnation, &mut to);
+        to
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -4,11 +4,13 @@
 //! Downstream: a server, by a connection for each question.
 //!
 //! A server lives if it answers anything. One that wants a login, speaks TLS or is full refuses the
-//! question, and must not be restarted for it.
+//! question, and must not be restarted for it. An admin address is asked for its health or another
+//! path, by a line of HTTP/1.0, and its status counts.
 //!
 //! Invariants:
 //! - I1  The process ends within the time limit, whatever the server does.
-//! - I2  No server is changed by the questions, which all ask for its version.
+//! - I2  No server is changed by the questions: they ask for its version, or by GET.
+//! - I3  What a server says is printed in printable ASCII, and not much of it.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,13 +24,24 @@ const USAGE: &str = "\
 usage: kachel probe [--timeout-s N] [ADDRESS]
 
 Asks the server at ADDRESS for its version. Ends with status 0 if it answers anything, with 1 if it
-does not within N seconds (default: 2), and with 64 if the arguments are wrong. ADDRESS is HOST:PORT,
-or the path of a unix socket (default: 127.0.0.1:11211).
+does not within N seconds (default: 2), and with 64 if the arguments are wrong. ADDRESS is
+HOST:PORT, or the path of a unix socket (default: 127.0.0.1:11211). It may also be
+http://HOST:PORT/PATH of an admin address (--admin), which must answer with status 200. PATH is
+health, ready or another one (default: health).
 ";
 
 const ADDRESS_DEFAULT: &str = "127.0.0.1:11211";
 const TIMEOUT_S_DEFAULT: u64 = 2;
 const TIMEOUT_S_MAX: u64 = 3600;
+
+/// The path of an admin address without one.
+const PATH_DEFAULT: &str = "health";
+/// The most bytes of an answer over HTTP that are read. Those to health and ready have some
+/// hundred.
+const ANSWER_BYTES_MAX: u64 = 4096;
+/// The most characters of a sentence that are printed. A server with many threads that stand still
+/// names them all.
+const SENTENCE_CHARACTERS_MAX: usize = 200;
 
 const EXIT_USAGE: u8 = 64;
 
@@ -84,7 +97,7 @@ fn read(words: &[OsString]) -> Option<Asked> {
         if let Some(value) = value {
             let seconds = value.parse().ok()?;
             asked.timeout_s = (1..=TIMEOUT_S_MAX).contains(&seconds).then_some(seconds)?;
-        } else if has_address || word.is_empty() || word.starts_with('-') {
+        } else if has_address || word.starts_with('-') || !is_address(word) {
             return None;
         } else {
             has_address = true;
@@ -94,10 +107,22 @@ fn read(words: &[OsString]) -> Option<Asked> {
     Some(asked)
 }
 
+/// Whether a word may be an address: it becomes a part of a request.
+fn is_address(word: &str) -> bool {
+    let is_http = word.starts_with("http://");
+    let is_of_request = |byte: u8| byte.is_ascii_graphic();
+    !word.is_empty() && (!is_http || word.bytes().all(is_of_request))
+}
+
 /// Asks each question until one is answered. May wait forever.
 ///
-/// Errors: nobody listens, or nothing is answered.
+/// Errors: nobody listens, or nothing is answered; an admin address says no.
 fn ask(address: &str) -> io::Result<()> {
+    if let Some(place) = address.strip_prefix("http://") {
+        let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+        let path = if path.is_empty() { PATH_DEFAULT } else { path };
+        return TcpStream::connect(authority).and_then(|stream| is_well(stream, authority, path));
+    }
     let mut last = io::Error::from(ErrorKind::UnexpectedEof);
     for question in QUESTIONS {
         let answered = if address.contains('/') {
@@ -111,6 +136,29 @@ fn ask(address: &str) -> io::Result<()> {
         }
     }
     Err(last)
+}
+
+/// Whether an admin address answers with status 200.
+///
+/// Errors: it does not; the error has the first line that it says.
+fn is_well(mut stream: impl Read + Write, authority: &str, path: &str) -> io::Result<()> {
+    write!(stream, "GET /{path} HTTP/1.0\r\nHost: {authority}\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    let Some(status) = answer.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5)) else {
+        return Err(io::Error::other("the answer is not HTTP"));
+    };
+    if status == b"200" {
+        return Ok(());
+    }
+    let end = b"\r\n\r\n";
+    let head = answer.windows(end.len()).position(|window| window == end);
+    let body = head.map_or(&[][..], |head| &answer[head + end.len()..]);
+    let sentence = body.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let shown = |text: &[u8]| -> String {
+        text.escape_ascii().take(SENTENCE_CHARACTERS_MAX).map(char::from).collect()
+    };
+    Err(io::Error::other(format!("{} ({})", shown(sentence), shown(status)))) // I3
 }
 
 /// Whether the server answers at least a byte.
@@ -138,9 +186,56 @@ mod tests {
         assert_eq!(asked(&[]), some("127.0.0.1:11211", 2));
         assert_eq!(asked(&["--timeout-s", "5", "[::1]:1"]), some("[::1]:1", 5));
         assert_eq!(asked(&["/run/k", "--timeout-s=1"]), some("/run/k", 1));
-        for wrong in [&["a:1", "b:2"][..], &["--timeout-s", "0"], &["--timeout-s"], &["-x"], &[""]]
-        {
+        for wrong in [
+            &["a:1", "b:2"][..],
+            &["--timeout-s", "0"],
+            &["--timeout-s"],
+            &["-x"],
+            &[""],
+            &["http://a:1/x y"],
+            &["http://a:1/\r\nX: y"],
+        ] {
             assert_eq!(asked(wrong), None, "{wrong:?}");
         }
+    }
+
+    /// A stream that takes a question and has an answer.
+    struct Answering<'a>(&'a [u8], Vec<u8>);
+
+    impl Read for Answering<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            self.0.read(to)
+        }
+    }
+
+    impl Write for Answering<'_> {
+        fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+            self.1.write(from)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_admin_address_is_well_if_its_status_says_so() {
+        let why = |answer: &[u8]| {
+            let well = is_well(Answering(answer, Vec::new()), "a:1", "ready");
+            well.map_err(|error| error.to_string())
+        };
+        assert_eq!(why(b"HTTP/1.0 200 OK\r\n\r\nready\n"), Ok(()));
+        let draining = why(b"HTTP/1.1 503 X\r\nA: b\r\n\r\ndraining\n");
+        assert_eq!(draining, Err("draining (503)".into()));
+        let hostile = why(b"HTTP/1.1 \x1b[2 X\r\n\r\n\x1b[2J\xff\n");
+        assert_eq!(hostile, Err("\\x1b[2J\\xff (\\x1b[2)".into()));
+        let long = [b"HTTP/1.1 500 X\r\n\r\n".to_vec(), vec![b'x'; 1 << 20]].concat();
+        assert!(why(&long).is_err_and(|why| why.len() < 2 * SENTENCE_CHARACTERS_MAX));
+        for other in [&b""[..], b"ERROR\r\n", b"HTTP/1.", b"HTTP/1.1 2"] {
+            assert_eq!(why(other), Err("the answer is not HTTP".into()));
+        }
+        let mut asked = Answering(b"", Vec::new());
+        let _ = is_well(&mut asked, "a:1", "ready");
+        assert_eq!(asked.1, b"GET /ready HTTP/1.0\r\nHost: a:1\r\n\r\n");
     }
 }

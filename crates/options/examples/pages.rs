@@ -46,10 +46,12 @@ fn command() -> Command {
         .about("Check a file of options, and the files that it names")
         .arg(Arg::new("FILE").required(true));
     let seconds = "the time in which the server must answer (default: 2)";
+    let probed = "HOST:PORT, a path, or http://HOST:PORT/PATH of an admin address (default: \
+                  127.0.0.1:11211)";
     let probe = Command::new("probe")
         .about("Ask a server whether it answers, for health checks")
         .arg(Arg::new("timeout-s").long("timeout-s").value_name("N").help(seconds))
-        .arg(Arg::new("ADDRESS").help("HOST:PORT or a path (default: 127.0.0.1:11211)"));
+        .arg(Arg::new("ADDRESS").help(probed));
     let token = "the token of the admin address, sent to this machine only";
     let address =
         "HOST:PORT, a path, or http://HOST:PORT of an admin address (default: 127.0.0.1:11211)";

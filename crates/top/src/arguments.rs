@@ -15,7 +15,7 @@ of a unix socket, where a Kachel or a memcached answers clients (default: 127.0.
 http://HOST:PORT of an admin address (--admin), whose /metrics are read then. With TLS or a login,
 only the admin address can be read.
 
-  --once             print the state once, as plain text, after two seconds' worth of questions
+  --once             print the state once, as plain text, after two answers
   --token-file FILE  the token of the admin address; it is sent to this machine only
 ";
 

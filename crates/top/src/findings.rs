@@ -11,7 +11,7 @@ use crate::units::{shown_percent, shown_rate, shown_time};
 use crate::view::{Standing, View};
 
 /// Items that are evicted earlier than this after their last use were still wanted.
-const EVICTED_AGE_MIN_S: f64 = 3600.0;
+const EVICTED_AGE_MIN_S: f64 = 300.0;
 /// Fewer evictions a second tell nothing.
 const EVICTIONS_MIN: f64 = 1.0;
 /// The part of connections, or of processor time, that is nearly all.

@@ -13,7 +13,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use kachel_testkit::{
     Client, Launch, PATIENCE, Server, http_ask, http_connect, http_get, http_get_with, http_status,
@@ -41,6 +41,13 @@ fn start(options: &[&str]) -> Server {
 /// The status of a path.
 fn status(server: &Server, path: &str) -> u16 {
     http_status(&http_get(server.admin_port(), path))
+}
+
+/// The answer of `kachel probe` about a path.
+fn probe(server: &Server, path: &str) -> Output {
+    let address = format!("http://127.0.0.1:{}{path}", server.admin_port());
+    let mut probe = Command::new(env!("CARGO_BIN_EXE_kachel"));
+    probe.args(["probe", "--timeout-s=60", &address]).output().expect("the binary starts")
 }
 
 /// Asks the server to end, by a signal or by a client.
@@ -203,6 +210,10 @@ fn a_server_that_drains_serves_and_is_not_ready_until_a_second_signal() {
         wait_until("the drain", || status(&server, "/ready") == 503);
         let answer = http_get(server.admin_port(), "/ready");
         assert!(answer.ends_with("\r\n\r\ndraining\n"), "{answer}");
+        let probed = probe(&server, "/ready");
+        let said = String::from_utf8_lossy(&probed.stderr);
+        assert!(probed.status.code() == Some(1) && said.ends_with("draining (503)\n"), "{said}");
+        assert!(probe(&server, "").status.success(), "it is healthy");
         assert_eq!(status(&server, "/health"), 200);
         assert_eq!(client.get("key"), Some(b"v".to_vec()));
         let mut new = server.connect();

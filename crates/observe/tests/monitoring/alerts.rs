@@ -124,7 +124,7 @@ pub(crate) const ALERTS: &[Alert] = &[
     Alert {
         name: "KachelMemoryTooSmall",
         expression: "rate(kachel_evicted_age_seconds_total[10m]) / \
-         rate(memcached_items_evicted_total[10m]) < 3600 \
+         rate(memcached_items_evicted_total[10m]) < 300 \
             and rate(memcached_items_evicted_total[10m]) > 1",
         holds: "15m",
         severity: "warning",
@@ -316,7 +316,7 @@ pub(crate) const ALERTS: &[Alert] = &[
     },
     Alert {
         name: "KachelPipeFull",
-        expression: "kachel_pipe_items / kachel_pipe_items_max > 0.9 \
+        expression: "kachel_pipe_items / kachel_pipe_items_max > 0.98 \
             and rate(kachel_pipe_passed_total[10m]) > rate(kachel_pipe_answered_total[10m])",
         holds: "15m",
         severity: "info",
@@ -324,19 +324,19 @@ pub(crate) const ALERTS: &[Alert] = &[
         shown_as: ShownAs::Percent,
         advice: "Raise --pipe-memory, if the keys that are read often do not fit.",
         fires: &[
-            ("kachel_pipe_items", "950x40"),
+            ("kachel_pipe_items", "990x40"),
             ("kachel_pipe_items_max", "1000x40"),
             ("kachel_pipe_passed_total", "0+600x40"),
             ("kachel_pipe_answered_total", "0+60x40"),
         ],
         silent: &[
-            ("kachel_pipe_items", "950x40"),
+            ("kachel_pipe_items", "990x40"),
             ("kachel_pipe_items_max", "1000x40"),
             ("kachel_pipe_passed_total", "0+60x40"),
             ("kachel_pipe_answered_total", "0+600x40"),
         ],
         at: "30m",
-        shown: "95%",
+        shown: "99%",
     },
     Alert {
         name: "KachelPipeOff",

@@ -105,14 +105,19 @@ const checks = {
   },
 
   async hostile_keys_do_nothing() {
-    const server = await start("-t", 1, ...observers(), "--dumps");
+    const server = await start("-t", 1, "--observe=hotkeys", "--dumps");
     const page = await open(server.url);
     const client = new Client(server.port);
     const requests = HOSTILE.map((key) => `set ${key} 0 0 1\r\nx\r\n${`get ${key}\r\n`.repeat(500)}`);
     for (let round = 0; round < 5; round += 1) await client.ask(requests.join(""));
     await isLive(page);
     await until("the load", async () => Number(await textOf(page, "#total-get_hits")) === HOSTILE.length * 2500);
-    await says(page, "The cache is well");
+    for (const key of HOSTILE) {
+      await until(`hot key ${key}`, async () => (await textOf(page, ".lists")).includes(key));
+    }
+    const timer = setInterval(() => client.socket.write("get <b>hottest</b>\r\n".repeat(1000)), 100);
+    await says(page, "One key, <b>hottest</b>, has");
+    clearInterval(timer);
     assert.deepStrictEqual(page.wrong, [], "no key has run or loaded anything");
     assert.strictEqual(await page.locator("img, iframe, script").count(), 1, "the script of the page");
     client.close();
@@ -227,11 +232,6 @@ const checks = {
     }
   },
 };
-
-// Options that switch on what shows keys, if this server has any.
-function observers() {
-  return [];
-}
 
 // Of each chart: all that is drawn, and whether there is a line or an area.
 async function figures(page) {

@@ -51,6 +51,21 @@ const ttls = new Bars('TTLs', 'Of stores since the start, a sample, without thos
 const shards = panel('Shards', '');
 const shardNote = make('p', { class: 'quiet' });
 const shardList = make('div', { class: 'cores' });
+// The hottest keys: a table for each list.
+const hot = panel('Hot keys', '');
+const hotNote = make('p', { class: 'quiet' });
+const hotLists = make('div', { class: 'lists' });
+const HOT = [
+  ['hot_reads', 'Most read', 'requests', FORMAT.rate],
+  ['hot_writes', 'Most written', 'requests', FORMAT.rate],
+  ['hot_read_bytes', 'Most bytes read', 'bytes', FORMAT.byteRate],
+].map(([list, title, name, format]) => {
+  const rows = make('tbody');
+  const heads = ['Key', 'A second', 'Part'].map((text) => make('th', { scope: 'col' }, text));
+  const table = make('table', {}, make('caption', {}, title), make('thead', {}, make('tr', {}, ...heads)), rows);
+  hotLists.append(make('div', { class: 'scroll' }, table));
+  return { list, name, format, rows };
+});
 const totals = panel('Counts since the start', 'The names are those of stats; stats reset does not change these.');
 const totalList = make('ul', { class: 'totals' });
 
@@ -71,11 +86,13 @@ const figures = [
 const layOut = () => {
   shards.classList.add('wide');
   shards.append(shardNote, shardList);
+  hot.classList.add('wide');
+  hot.append(hotNote, hotLists);
   totals.classList.add('wide');
   totals.append(totalList);
   const boxes = charts.map((chart) => chart.box);
   boxes.splice(8, 0, sizes.box, ttls.box);
-  by('panels').append(...boxes, shards, totals);
+  by('panels').append(...boxes, hot, shards, totals);
 };
 
 const showFindings = (findings) => {
@@ -104,6 +121,21 @@ const showShards = (all, sample) => {
     row.lastChild.firstChild.style.width = `${(busy * 100).toFixed(1)}%`;
   });
   if (sample) setText(shardNote, `${sample.awake_cores} of ${all.length} serve clients; the others sleep until the load rises.`);
+};
+
+const showHotKeys = (now) => {
+  const isOn = Boolean(now.hot_reads);
+  hotLists.hidden = !isOn;
+  setText(hotNote, isOn
+    ? 'Of about the last minute, of a sample. Without --dumps a key is shown by its hash: send "observe hash KEY" to find yours.'
+    : 'Off. Start the server with --observe=hotkeys, or send "observe hotkeys on" to it.');
+  for (const { list, name, format, rows } of HOT) {
+    const text = JSON.stringify(now[list] ?? []);
+    if (rows.shown === text) continue;
+    rows.shown = text;
+    rows.replaceChildren(...(now[list] ?? []).map((key) => make('tr', {}, make('td', { class: 'key' }, key.key),
+      make('td', {}, format(key[name])), make('td', {}, FORMAT.part(key[`${name}_share`])))));
+  }
 };
 
 const showTotals = (counts) => {
@@ -143,6 +175,7 @@ const render = () => {
   sizes.render(now.sizes ?? []);
   ttls.render(now.ttls ?? []);
   showShards(now.cores, newest);
+  showHotKeys(now);
   if (now.totals) showTotals(now.totals);
   const started = now.totals ? `, started ${FORMAT.seconds(now.totals.uptime)} ago` : '';
   setText(by('about'), `${now.version} on ${location.host}${started}`);

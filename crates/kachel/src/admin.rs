@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use kachel_admin::{ADMIN_TOKEN_BYTES_MAX, AdminAddress, AdminListener, AdminSource, AdminToken};
 use kachel_host::UnusableFile;
 use kachel_io::Waker;
-use kachel_observe::{Reading, ServePhase, process_metrics};
+use kachel_observe::{HottestKeys, Reading, ServePhase, process_metrics};
 use kachel_options::{AdminListen, ServeOptions};
 use kachel_shard::Shared;
 
@@ -47,6 +47,8 @@ pub(crate) struct LiveShards {
     pub(crate) metrics: Box<dyn Fn() -> String + Send + Sync>,
     /// Returns the state of all counters.
     pub(crate) reading: Box<dyn Fn() -> Reading + Send + Sync>,
+    /// Returns the hottest keys, if keys are observed.
+    pub(crate) hottest: Box<dyn Fn() -> Option<HottestKeys> + Send + Sync>,
 }
 
 /// How far the process is: it starts, serves, drains and ends.
@@ -135,7 +137,8 @@ impl AdminSource for Progress {
     }
 
     fn now(&self, to: &mut Vec<u8>) {
-        to.extend_from_slice(self.0.page.now(self.phase()).as_bytes());
+        let hottest = || self.shards().and_then(|shards| (shards.hottest)());
+        to.extend_from_slice(self.0.page.now(self.phase(), hottest).as_bytes());
     }
 
     fn history(&self, to: &mut Vec<u8>) {

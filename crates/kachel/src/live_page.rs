@@ -2,14 +2,24 @@
 //!
 //! Upstream:   `admin`, once a second and for each client, on the thread of the admin address.
 //! Downstream: `kachel_observe` keeps the samples, judges them and writes them.
+//!
+//! Invariants:
+//! - L1  The hottest keys are merged at most once in [`MERGE_PAUSE`], so clients that ask often do
+//!   not take the observers from the shards.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use kachel_observe::{
-    Circumstances, Newest, Reading, SampleHistory, ServePhase, write_history, write_now,
+    Circumstances, HottestKeys, Newest, Reading, SampleHistory, ServePhase, write_history,
+    write_now,
 };
 use kachel_options::KACHEL_VERSION;
+
+/// The time for which hottest keys that were merged are shown. It is a little less than a second,
+/// so that each update has new ones.
+const MERGE_PAUSE: Duration = Duration::from_millis(900);
 
 /// What the live page shows.
 pub(crate) struct LivePage {
@@ -23,6 +33,8 @@ struct State {
     history: SampleHistory,
     /// The shards that do not answer.
     stopped: Vec<usize>,
+    /// The hottest keys, and when they were merged (L1).
+    hottest: Option<(Instant, Option<HottestKeys>)>,
 }
 
 impl Default for LivePage {
@@ -41,11 +53,24 @@ impl LivePage {
         state.stopped.extend_from_slice(stopped);
     }
 
-    /// The newest sample, and what is wrong, as a line of JSON.
-    pub(crate) fn now(&self, phase: ServePhase) -> String {
-        let state = self.state();
-        let circumstances =
-            Circumstances { phase, stopped: &state.stopped, ..Circumstances::default() };
+    /// The newest sample, and what is wrong, as a line of JSON. `hottest` merges the hottest keys.
+    pub(crate) fn now(
+        &self,
+        phase: ServePhase,
+        hottest: impl FnOnce() -> Option<HottestKeys>,
+    ) -> String {
+        let mut state = self.state();
+        let is_recent = |(at, _): &(Instant, _)| at.elapsed() < MERGE_PAUSE;
+        if !state.hottest.as_ref().is_some_and(is_recent) {
+            let merged = hottest();
+            state.hottest = Some((Instant::now(), merged)); // L1
+        }
+        let circumstances = Circumstances {
+            phase,
+            stopped: &state.stopped,
+            hottest: state.hottest.as_ref().and_then(|(_, hottest)| hottest.as_ref()),
+            ..Circumstances::default()
+        };
         let newest =
             Newest { incarnation: &self.incarnation, version: KACHEL_VERSION, circumstances };
         let mut to = String::new();

@@ -19,6 +19,7 @@ use kachel_engine::{
 use kachel_host::{Budget, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
 use kachel_net::{CoreIndex, EndpointIndex, REPLY_DATAGRAMS_MAX, Users};
+use kachel_observe::HOT_KEYS_MAX;
 use kachel_options::{
     IoChoice, ListenTls, Protocol, Reads, ServeOptions, TEST_ENGINES_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
@@ -527,7 +528,9 @@ impl<O: ServedEngines> Running<O> {
             let now = of_shared.now(&origin, at_ns);
             of_shared.reading(at_ns, now, io_kind, engines.common())
         });
-        LiveShards { shared, wakers, failed: self.failed(), metrics, reading }
+        let of_shared = Arc::clone(&shared);
+        let hottest = Box::new(move || of_shared.hottest_keys(HOT_KEYS_MAX, SystemClock.now_ns()));
+        LiveShards { shared, wakers, failed: self.failed(), metrics, reading, hottest }
     }
 
     /// The pages, the I/O backend and the cores that the shards obtained.

@@ -39,9 +39,9 @@ pub use counters::{Counters, TICK_UNIT_NS, WAIT_UNIT_NS};
 pub use engine_counters::EngineCounters;
 pub use histogram::{Histogram, HistogramSum};
 pub use history::{
-    Circumstances, CoreReading, CoreSample, Gauges, HealthFinding, HottestKey, Newest, PipeReading,
-    Reading, SAMPLES_MAX, Sample, SampleHistory, ServePhase, Severity, Tally, findings,
-    write_history, write_now,
+    Circumstances, CoreReading, CoreSample, Gauges, HOT_KEYS_MAX, HealthFinding, Newest,
+    PipeReading, Reading, SAMPLES_MAX, Sample, SampleHistory, ServePhase, Severity, Tally,
+    findings, write_history, write_now,
 };
 pub use kachel_wire::ObserverSet;
 pub use log::Log;

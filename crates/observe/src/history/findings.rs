@@ -14,6 +14,7 @@ use std::cmp::Reverse;
 
 use crate::history::SampleHistory;
 use crate::history::sample::Sample;
+use crate::observers::{HotKey, HottestKeys};
 
 /// The window for events that are wrong whenever they happen. A reader who opens the page a while
 /// after an event still sees it.
@@ -37,10 +38,14 @@ const CONNECTIONS_NEAR: f64 = 0.95;
 /// Bytes that clients may leave unread without a finding. A reply of the largest default value has
 /// as many.
 const UNREAD_BYTES: f64 = (1 << 20) as f64;
-/// The part of all requests from which one key is hot: one core cannot share its changes.
+/// The part of all reads, or of all writes, from which one key is hot. Fewer do not move the load
+/// of a core much.
 const HOT_SHARE: f64 = 0.2;
-/// Requests a second below which no key is too hot, and no miss is a flood: a core serves hundreds
-/// of thousands.
+/// Requests of a key in a second from which it is told, and from which it is a warning. A core
+/// serves hundreds of thousands, of which a key that changes has one core.
+const HOT_MIN: f64 = 1000.0;
+const HOT_WARNING: f64 = 10_000.0;
+/// Gets a second below which no miss is a flood.
 const LOAD_MIN: f64 = 100.0;
 /// The part of the gets from which misses are a flood.
 const FLOOD: f64 = 0.5;
@@ -95,17 +100,8 @@ pub struct Circumstances<'a> {
     pub stopped: &'a [usize],
     /// Seconds until the certificate of the server expires; negative if it has. `None` without one.
     pub certificate_left_s: Option<i64>,
-    /// The key with the most requests, if keys are observed.
-    pub hottest: Option<HottestKey<'a>>,
-}
-
-/// The key with the most requests.
-#[derive(Clone, Copy, Debug)]
-pub struct HottestKey<'a> {
-    /// The key as it is shown.
-    pub shown: &'a str,
-    /// Its part of all requests.
-    pub share: f64,
+    /// The hottest keys, if keys are observed.
+    pub hottest: Option<&'a HottestKeys>,
 }
 
 /// How bad a finding is.
@@ -290,15 +286,24 @@ fn small_memory(history: &SampleHistory, _: &Circumstances<'_>) -> Option<Health
     Some(HealthFinding::new("small_memory", Severity::Warning, what, &advice))
 }
 
-fn hot_key(history: &SampleHistory, of: &Circumstances<'_>) -> Option<HealthFinding> {
-    let HottestKey { shown, share } = of.hottest?;
-    let load = Load::of(history.latest(LOAD_S));
-    let is_loaded = load.seconds > 0.0 && load.requests >= LOAD_MIN * load.seconds;
-    let what = format!("One key, {shown}, has {} of all requests.", percent(share));
+fn hot_key(_: &SampleHistory, of: &Circumstances<'_>) -> Option<HealthFinding> {
+    let HottestKeys { reads, writes } = of.hottest?;
+    let first = |keys: &'_ [HotKey], of| keys.first().map(|key| (key.clone(), of));
+    let hottest = [first(&reads.by_requests, "reads"), first(&writes.by_requests, "writes")];
+    let is_hot = |(key, _): &(HotKey, &str)| {
+        key.requests.share >= HOT_SHARE && key.requests.per_s >= HOT_MIN
+    };
+    let hottest = hottest.into_iter().flatten().filter(is_hot);
+    let (key, of) =
+        hottest.max_by(|(a, _), (b, _)| a.requests.per_s.total_cmp(&b.requests.per_s))?;
+    let (key_shown, share) = (key.shown(), percent(key.requests.share));
+    let shown = String::from_utf8_lossy(&key_shown);
+    let what = format!("One key, {shown}, has {share} of all {of}.");
+    let is_warning = key.requests.per_s >= HOT_WARNING;
+    let severity = if is_warning { Severity::Warning } else { Severity::Note };
     let advice = "Cache it in the clients for a second, store copies of it under several keys, or, \
                   if it is counted up or down, split it. The pipe answers hot keys over UDP.";
-    (is_loaded && share >= HOT_SHARE)
-        .then(|| HealthFinding::new("hot_key", Severity::Warning, what, advice))
+    Some(HealthFinding::new("hot_key", severity, what, advice))
 }
 
 fn slow_client(history: &SampleHistory, _: &Circumstances<'_>) -> Option<HealthFinding> {
@@ -453,6 +458,7 @@ fn time(seconds: f64) -> String {
 mod tests {
     use super::*;
     use crate::history::reading::{Gauges, PipeReading, Reading};
+    use crate::observers::{HotLists, HotRate};
 
     /// The Unix second at which the histories of these tests begin.
     const BEGIN_S: u64 = 1_800_000_000;
@@ -598,9 +604,12 @@ mod tests {
             server.run(EVENTS_S, calm).assert_well();
         }
         let server = Virtual::new().run(60, reads(1000, 50));
-        let hottest = HottestKey { shown: "k", share: 0.4 };
+        let requests = HotRate { per_s: 20_000.0, error_per_s: 100.0, share: 0.4 };
+        let hot = HotKey { shown_hash: 7, key: None, requests, bytes: requests };
+        let list = HotLists { by_requests: vec![hot], ..HotLists::default() };
+        let hottest = HottestKeys { reads: list, ..HottestKeys::default() };
         for (name, circumstances) in [
-            ("hot_key", Circumstances { hottest: Some(hottest), ..SERVING }),
+            ("hot_key", Circumstances { hottest: Some(&hottest), ..SERVING }),
             ("stopped_shard", Circumstances { stopped: &[1], ..SERVING }),
             ("expiring_certificate", Circumstances { certificate_left_s: Some(DAY_S), ..SERVING }),
             ("expiring_certificate", Circumstances { certificate_left_s: Some(-1), ..SERVING }),

@@ -9,8 +9,8 @@
 //! Invariants:
 //! - J1  Numbers that JSON does not have (NaN) are written as `null`.
 //! - J2  A text cannot end its string, nor the `<script>` or the line that it may stand in.
-//! - J3  An update has at most [`CORES_MAX`] cores and `FINDINGS_MAX` findings, so it is at most
-//!   about 32 KiB.
+//! - J3  An update has at most [`CORES_MAX`] cores, and [`HOT_KEYS_MAX`] keys of each list, so it is
+//!   at most about 64 KiB.
 
 use std::fmt::Write as _;
 
@@ -18,9 +18,13 @@ use crate::histogram::HistogramSum;
 use crate::history::findings::{Circumstances, HealthFinding, ServePhase, findings};
 use crate::history::sample::{CoreSample, Sample};
 use crate::history::{Gauges, SampleHistory, Tally};
+use crate::observers::{HotKey, HottestKeys};
 
 /// The most cores that an update tells about. A page shows no more.
 pub(crate) const CORES_MAX: usize = 256;
+
+/// The most keys of a list of hot ones.
+pub const HOT_KEYS_MAX: usize = 10;
 
 /// What an update tells besides the history.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +56,11 @@ pub fn write_now(history: &SampleHistory, newest: &Newest<'_>, to: &mut String) 
     let _ = write!(to, ",\"cores\":");
     let cores = history.cores().iter().enumerate().take(CORES_MAX);
     list(to, cores, |to, (core, sample)| core_object(to, core, sample, circumstances));
+    if let Some(HottestKeys { reads, writes }) = circumstances.hottest {
+        hot_keys(to, "reads", &reads.by_requests);
+        hot_keys(to, "writes", &writes.by_requests);
+        hot_keys(to, "read_bytes", &reads.by_bytes);
+    }
     if let Some(reading) = history.reading() {
         totals(to, &reading.tally, &reading.gauges);
         powers(to, "sizes", &reading.stored_bytes);
@@ -133,6 +142,26 @@ fn totals(to: &mut String, tally: &Tally, gauges: &Gauges) {
     to.push('}');
 }
 
+/// A list of keys, with their rates.
+fn hot_keys(to: &mut String, name: &str, keys: &[HotKey]) {
+    let _ = write!(to, ",\"hot_{name}\":");
+    list(to, keys.iter().take(HOT_KEYS_MAX), |to, key| {
+        to.push('{');
+        text_field(to, "key", &String::from_utf8_lossy(&key.shown()));
+        for (name, value) in [
+            ("requests", key.requests.per_s),
+            ("requests_error", key.requests.error_per_s),
+            ("requests_share", key.requests.share),
+            ("bytes", key.bytes.per_s),
+            ("bytes_share", key.bytes.share),
+        ] {
+            let _ = write!(to, ",\"{name}\":");
+            number(to, value);
+        }
+        to.push('}');
+    });
+}
+
 fn powers(to: &mut String, name: &str, sum: &HistogramSum) {
     let _ = write!(to, ",\"{name}\":");
     list(to, sum.by_power().iter(), |to, count| _ = write!(to, "{count}"));
@@ -190,6 +219,7 @@ fn escape(to: &mut String, character: char) {
 mod tests {
     use super::*;
     use crate::history::Reading;
+    use crate::observers::HotLists;
 
     #[test]
     fn texts_and_numbers_are_those_of_json() {
@@ -210,13 +240,22 @@ mod tests {
             history.note(Reading { at_ns: second * 1_000_000_000, cores, ..Reading::default() });
         }
         let stopped: Vec<usize> = (0..5000).collect();
-        let phase = ServePhase::Serving;
-        let circumstances = Circumstances { phase, stopped: &stopped, ..Circumstances::default() };
+        let key = Some(Box::from([b'<'; 250]));
+        let hot = HotKey { shown_hash: 7, key, ..HotKey::default() };
+        let lists = HotLists { by_requests: vec![hot.clone(); 100], by_bytes: vec![hot; 100] };
+        let hottest = HottestKeys { reads: lists.clone(), writes: lists };
+        let circumstances = Circumstances {
+            phase: ServePhase::Serving,
+            stopped: &stopped,
+            hottest: Some(&hottest),
+            ..Circumstances::default()
+        };
         let newest = Newest { incarnation: "a", version: "0.1.0", circumstances };
         let mut to = String::new();
         write_now(&history, &newest, &mut to);
-        assert!(to.len() < 32 << 10 && !to.contains('\n'), "J3: {}", to.len());
+        assert!(to.len() < 64 << 10 && !to.contains('\n'), "J3: {}", to.len());
         assert_eq!(to.matches("\"busy\":").count(), CORES_MAX, "J3");
+        assert_eq!(to.matches("\"key\":").count(), 3 * HOT_KEYS_MAX, "J3");
         let mut to = String::new();
         write_history(&history, "a", &mut to);
         assert!(to.starts_with("{\"incarnation\":\"a\",\"names\":[\"time\","), "{to}");

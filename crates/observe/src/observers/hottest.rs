@@ -12,6 +12,8 @@
 //!   one in a million: `DEVIATIONS` standard deviations of the sample, and what summaries miss.
 //!   The true rate is that of the same time, in which older requests count less (`summary`).
 
+use kachel_wire::format::ShownKey;
+
 use crate::observers::summary::{Numbers, Summary, WAYS, bucket_of};
 
 /// The most keys of a list.
@@ -23,7 +25,7 @@ const DEVIATIONS: f64 = 5.0;
 const SECONDS_MIN: f64 = 1.0;
 
 /// A key that is requested often, or moves many bytes. Shares are from 0 to 1.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct HotKey {
     /// The hash by which the key is shown ([`kachel_engine::KeyHasher::shown_hash`]).
     pub shown_hash: u64,
@@ -33,6 +35,16 @@ pub struct HotKey {
     pub requests: HotRate,
     /// The bytes of its values that were read or stored, and their part of all.
     pub bytes: HotRate,
+}
+
+impl HotKey {
+    /// The key as listings show it, or its hash.
+    pub fn shown(&self) -> Vec<u8> {
+        let Some(key) = &self.key else { return format!("{:016x}", self.shown_hash).into_bytes() };
+        let mut text = Vec::new();
+        ShownKey::of(key).put_text(&mut text);
+        text
+    }
 }
 
 /// How much of something a key has.

@@ -19,7 +19,6 @@
 use kachel_engine::Engine;
 use kachel_observe::{HotKey, HotRate, HottestKeys};
 use kachel_wire::Reply;
-use kachel_wire::format::ShownKey;
 
 use crate::stats::topics::Answering;
 
@@ -72,15 +71,8 @@ fn hottest_stats(hottest: &HottestKeys) -> Vec<(String, Vec<u8>)> {
 
 /// The names and values of a key.
 fn key_stats(list: &str, place: usize, hot: &HotKey) -> [(String, Vec<u8>); 7] {
-    let HotKey { shown_hash, key, requests, bytes } = hot;
-    let shown = match key {
-        None => format!("{shown_hash:016x}").into_bytes(),
-        Some(key) => {
-            let mut text = Vec::new();
-            ShownKey::of(key).put_text(&mut text);
-            text
-        }
-    };
+    let HotKey { requests, bytes, .. } = hot;
+    let shown = hot.shown();
     let name = |field: &str| format!("{list}:{place}:{field}");
     let of = |what: &str, HotRate { per_s, error_per_s, share }: &HotRate| {
         [

@@ -113,6 +113,14 @@ pub(crate) struct Log {
     audited: usize,
 }
 
+/// What was flushed, at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flushes {
+    flushed: Flushed,
+    /// Whether a prefix was flushed since the log has noted the prefixes.
+    pub(crate) is_prefix_new: bool,
+}
+
 /// What a log holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holdings {
@@ -305,22 +313,24 @@ impl Log {
     /// two loads.
     #[inline]
     pub(crate) fn is_flush_noted(&self) -> bool {
-        self.pool.flush_word.load() == self.flushed && self.are_prefixes_noted()
+        self.pool.flush_word.load() == self.flushed
+            && self.pool.flushed_prefixes.is_noted(&self.prefixes)
     }
 
-    /// Whether no prefix was flushed since they were last noted. Cost: one load.
-    #[inline]
-    pub(crate) fn are_prefixes_noted(&self) -> bool {
-        self.pool.flushed_prefixes.is_noted(&self.prefixes)
-    }
-
-    /// Notes the flush word in second `now`, and the flushed prefixes. If there was a flush, seals
-    /// the open segments. Returns whether all keys were flushed.
-    pub(crate) fn note_flush(&mut self, now: u32) -> bool {
+    /// The flushes until now, in second `now`. The word is loaded before the prefixes: who sees
+    /// that all keys were flushed must see each flush of a prefix before that, too. Otherwise what
+    /// it stores would be older than such a flush, and die of it. Cost: two loads.
+    pub(crate) fn flushes_until(&self, now: u32) -> Flushes {
         let flushed = self.pool.flush_word.settle(now);
+        Flushes { flushed, is_prefix_new: !self.pool.flushed_prefixes.is_noted(&self.prefixes) }
+    }
+
+    /// Notes these flushes. If there are new ones, seals the open segments. Returns whether all
+    /// keys were flushed. If a prefix is new, no job is under way.
+    pub(crate) fn note_flush(&mut self, flushes: Flushes) -> bool {
+        let Flushes { flushed, is_prefix_new } = flushes;
         let before = self.flushed.epoch();
         let is_new = flushed.epoch() != before;
-        let is_prefix_new = !self.are_prefixes_noted();
         if is_new || is_prefix_new {
             // Of the epoch and the generation before: those that hold nothing leave the books.
             self.close_all(!is_new);

@@ -175,7 +175,7 @@ impl<'r> Judging<'r> {
                     self.answered_by(Reply::Mn);
                     Ok(line_bytes)
                 }
-                Request::Admin(Admin::FlushAll { .. }) => {
+                Request::Admin(Admin::FlushAll { .. } | Admin::FlushPrefix { .. }) => {
                     self.flush(&rest[..line_bytes])?;
                     Ok(line_bytes)
                 }
@@ -209,6 +209,7 @@ impl<'r> Judging<'r> {
             Admin::SwitchPipe { noreply, .. } => Reply::PipeNotEnabled.unless(noreply),
             Admin::Observe { noreply, .. } => Reply::Ok.unless(noreply),
             Admin::FlushAll { .. }
+            | Admin::FlushPrefix { .. }
             | Admin::CacheMemlimit { .. }
             | Admin::Crawl { .. }
             | Admin::MoveTime { .. }
@@ -324,14 +325,29 @@ impl<'r> Judging<'r> {
             states.dedup();
             states
         };
+        // A prefix takes some keys, and is refused while many others are being flushed.
+        let is_prefix = !operation.flushes(b"");
+        let refusal = Reply::TooManyPrefixes.unless(operation.is_noreply()).bytes();
+        let refused = self.beliefs.iter().filter(|_| is_prefix).cloned();
+        let refused: Vec<Belief<'r>> = refused.filter_map(|belief| belief.take(refusal)).collect();
         self.keep(|mut belief| {
-            belief.others = flushed(&belief.others);
-            for states in belief.keys.values_mut() {
-                *states = flushed(states);
+            let others = flushed(&belief.others);
+            if is_prefix {
+                belief.others.extend(others);
+                belief.others.sort_unstable();
+                belief.others.dedup();
+            } else {
+                belief.others = others;
+            }
+            for (key, states) in &mut belief.keys {
+                if operation.flushes(key) {
+                    *states = flushed(states);
+                }
             }
             Some(belief)
         });
         self.answered_by(Reply::Ok.unless(operation.is_noreply()));
+        self.beliefs.extend(refused);
         Ok(())
     }
 }

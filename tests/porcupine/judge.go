@@ -36,6 +36,8 @@ type request struct {
 	value    string
 	token    uint64
 	delta    uint64
+	prefix   string
+	bytes    bool // whether any byte may follow the prefix
 	noreply  bool
 	client   int // index among the clients of this key
 	ordinal  int // how many earlier operations of this client have a known outcome
@@ -168,6 +170,9 @@ func parse(one entry) (*request, string, error) {
 		asked.ttl = at(2)
 	case "incr", "decr":
 		asked.delta = unsigned(2)
+	case "flush_prefix":
+		asked.prefix, asked.bytes = words[1], len(words) > 2
+		return asked, "", nil
 	case "flush_all":
 		if len(words) > 1 {
 			return nil, "", fmt.Errorf("a flush with a delay is not modelled")
@@ -335,7 +340,7 @@ func carryOut(held state, asked *request, key, reply string) []way {
 		return []way{{"TOUCHED\r\n", next}}
 	case "incr", "decr":
 		return count(held, asked)
-	case "flush_all":
+	case "flush_all", "flush_prefix":
 		return []way{{"OK\r\n", gone}}
 	}
 	return store(held, asked)
@@ -374,6 +379,13 @@ func step(held state, asked *request, key, reply string, evicts bool) []interfac
 		}
 	}
 	return next
+}
+
+// takes returns whether a flush of a prefix removes the key.
+func takes(asked *request, key string) bool {
+	rest, found := strings.CutPrefix(key, asked.prefix)
+	open := asked.bytes || strings.HasSuffix(asked.prefix, ":")
+	return found && (open || rest == "" || rest[0] == ':')
 }
 
 // judgeKey lets Porcupine judge the operations of one key, including flushes.
@@ -436,7 +448,14 @@ func judge(path string) (string, int, error) {
 		}
 	}
 	for key, entries := range keys {
-		verdict, err := judgeKey(key, append(entries, flushes...), one.evicts)
+		for _, line := range flushes {
+			if asked, _, err := parse(line); err != nil {
+				return "", 0, err
+			} else if asked.verb == "flush_all" || takes(asked, key) {
+				entries = append(entries, line)
+			}
+		}
+		verdict, err := judgeKey(key, entries, one.evicts)
 		if err != nil {
 			return "", 0, err
 		}

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::Value;
 use crate::request::{Request, line, parse, read, words};
 
-/// One request for one key, or `flush_all`, which affects every key.
+/// One request for one key, or a flush, which affects many keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Operation {
     wire: Arc<[u8]>,
@@ -25,7 +25,7 @@ pub struct Operation {
 
 /// The operations of the request at the front of `input`, and the request's length in bytes,
 /// including the data block. `None`: `input` does not begin with a complete request for a key or a
-/// complete `flush_all`.
+/// complete flush.
 ///
 /// ```
 /// let (operations, request_bytes) = kachel_check::operations(b"get a b\r\nget c\r\n").unwrap();
@@ -87,7 +87,7 @@ impl Operation {
         &self.wire
     }
 
-    /// The key, decoded; empty for `flush_all`.
+    /// The key, decoded; empty for a flush.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
@@ -97,9 +97,18 @@ impl Operation {
         self.value.as_ref()
     }
 
-    /// Whether the operation affects every key.
+    /// Whether the operation affects many keys.
     pub fn is_flush(&self) -> bool {
         self.key.is_empty()
+    }
+
+    /// Whether the operation is a flush that affects `key`.
+    pub fn flushes(&self, key: &[u8]) -> bool {
+        match self.request() {
+            Request::FlushAll { .. } => true,
+            Request::FlushPrefix(prefix) => prefix.takes(key),
+            _ => false,
+        }
     }
 
     fn line(&self) -> &[u8] {
@@ -152,11 +161,25 @@ mod tests {
         );
         let meta = Operation::new(b"md a2V5 b q\r\n").expect("a whole md");
         assert_eq!(meta.key(), b"key");
-        assert!(Operation::new(b"flush_all 0\r\n").expect("a flush").is_flush());
+        let flush = Operation::new(b"flush_all 0\r\n").expect("a flush");
+        assert!(flush.is_flush() && flush.flushes(b"any"));
+        for (wire, taken) in [
+            (&b"flush_prefix a:1\r\n"[..], &[&b"a:1"[..], b"a:1:2"][..]),
+            (b"flush_prefix a:1 noreply\r\n", &[b"a:1", b"a:1:2"]),
+            (b"flush_prefix a: noreply\r\n", &[b"a:1", b"a:1:2", b"a:10"]),
+            (b"flush_prefix a:1 bytes noreply\r\n", &[b"a:1", b"a:1:2", b"a:10"]),
+        ] {
+            let flush = Operation::new(wire).expect("a flush");
+            let keys: [&[u8]; 5] = [b"a", b"a:1", b"a:1:2", b"a:10", b"b"];
+            let found: Vec<&[u8]> = keys.into_iter().filter(|key| flush.flushes(key)).collect();
+            assert_eq!((flush.is_flush(), &found[..]), (true, taken), "{flush:?}");
+        }
         for wrong in [
             &b"set k 0 0 3\r\nab"[..],
             b"get a b\r\n",
             b"mn\r\n",
+            b"flush_prefix\r\n",
+            b"flush_prefix a x\r\n",
             b"get\r\n",
             b"get a\r\nget b\r\n",
         ] {

@@ -16,6 +16,8 @@ use std::str::FromStr;
 const KEY_BYTES_MAX: usize = 250;
 /// The most flags of a meta request.
 const META_FLAGS_MAX: usize = 20;
+/// Ends the parts of a key.
+const DELIMITER: u8 = b':';
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// A request. The line of a store is followed by its data block.
@@ -32,6 +34,24 @@ pub(crate) enum Request<'b> {
     MetaArithmetic { meta: Meta<'b>, direction: Direction },
     MetaDebug(MetaKey<'b>),
     FlushAll { delay: i32 },
+    FlushPrefix(Prefix<'b>),
+}
+
+/// The keys that `flush_prefix` removes.
+#[derive(Clone, Copy)]
+pub(crate) struct Prefix<'b> {
+    prefix: &'b [u8],
+    /// Whether any byte may follow the prefix.
+    bytes: bool,
+}
+
+impl Prefix<'_> {
+    /// Whether `key` begins so. A prefix without `bytes` ends where a delimiter is.
+    pub(crate) fn takes(self, key: &[u8]) -> bool {
+        let ends = |rest: &[u8]| matches!(rest.first(), None | Some(&DELIMITER));
+        let is_open = self.bytes || self.prefix.last() == Some(&DELIMITER);
+        key.strip_prefix(self.prefix).is_some_and(|rest| is_open || ends(rest))
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -212,6 +232,19 @@ pub(crate) fn read(line: &[u8]) -> Option<Request<'_>> {
             let delay = words.next().filter(|word| *word != b"noreply").map_or(Some(0), number)?;
             Request::FlushAll { delay }
         }
+        b"flush_prefix" => {
+            let prefix = words.next()?;
+            let next = words.next();
+            let bytes = match next {
+                Some(b"bytes") => true,
+                None | Some(b"noreply") => false,
+                Some(_) => return None,
+            };
+            if words.next().is_some_and(|word| !bytes || word != b"noreply") {
+                return None;
+            }
+            Request::FlushPrefix(Prefix { prefix, bytes })
+        }
         b"me" => {
             let text = words.next()?;
             // `b` counts only if a word follows it, as in 1.6.45.
@@ -281,6 +314,7 @@ impl<'b> Request<'b> {
                 { keys }.next().is_some() && keys.all(is_key)
             }
             Self::FlushAll { .. } => true,
+            Self::FlushPrefix(Prefix { prefix, .. }) => is_key(prefix),
             _ => is_key(&self.key()) && self.meta().is_none_or(|meta| meta.is_good()),
         }
     }
@@ -288,7 +322,7 @@ impl<'b> Request<'b> {
     /// The key, decoded; empty for a flush and for a retrieval.
     pub(crate) fn key(&self) -> Cow<'b, [u8]> {
         match *self {
-            Self::Retrieve(_) | Self::FlushAll { .. } => Cow::Borrowed(b""),
+            Self::Retrieve(_) | Self::FlushAll { .. } | Self::FlushPrefix(_) => Cow::Borrowed(b""),
             Self::Store(Store { key, .. })
             | Self::Delete(key)
             | Self::Touch { key, .. }

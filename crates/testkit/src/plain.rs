@@ -331,6 +331,7 @@ mod tests {
     use kachel_host::Budget;
     use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
     use kachel_io::{Event, Files as _, Io as _, ManualClock, Memory, MemoryNet, Wait};
+    use kachel_stdx::KeyPrefix;
 
     use super::*;
 
@@ -411,7 +412,6 @@ mod tests {
         let (mut plain, hasher, _) = plain(None);
         let key = hasher.key(b"a");
         set(&mut plain, hasher.key(b"a"), b"1", Ttl(0));
-        let found = plain.find(&key, Needed::Value, &now()).expect("it is in memory");
         let put = Put {
             value: PutValue::Number { number: 2, bytes: 1 },
             client_flags: 0,
@@ -424,11 +424,38 @@ mod tests {
             keeps_access: false,
             removes_when_refused: false,
         };
-        plain.common().flush(&now()); // Another core does this.
-        plain.put(&key, found, &put, &mut Block::None, &now()).expect("there is room");
-        assert_eq!(plain.find(&key, Needed::Value, &now()).expect("no fetch"), None);
-        set(&mut plain, hasher.key(b"a"), b"3", Ttl(0));
+        let prefix = KeyPrefix::of_bytes(b"a").expect("a prefix");
+        for flushes_all in [true, false] {
+            let found = plain.find(&key, Needed::Value, &now()).expect("no fetch");
+            assert!(found.is_some());
+            let common = plain.common();
+            match flushes_all {
+                true => common.flush(&now()), // Another core does this.
+                false => common.flush_prefix(&prefix).expect("room in the list"),
+            }
+            plain.put(&key, found, &put, &mut Block::None, &now()).expect("there is room");
+            assert_eq!(plain.find(&key, Needed::Value, &now()).expect("no fetch"), None);
+            set(&mut plain, hasher.key(b"a"), b"3", Ttl(0));
+        }
         assert!(plain.find(&key, Needed::Value, &now()).expect("no fetch").is_some());
+    }
+
+    #[test]
+    fn the_flush_of_a_prefix_is_over_after_a_sweep_and_takes_nothing_else() {
+        let (mut plain, hasher, _) = plain(None);
+        let prefix = KeyPrefix::of_name(b"a", b':').expect("a name");
+        let all = plain.common();
+        for round in 0..3 {
+            for number in 0..200 {
+                set(&mut plain, hasher.key(format!("a:{number}").as_bytes()), b"1", Ttl(0));
+                set(&mut plain, hasher.key(format!("ab:{number}").as_bytes()), b"1", Ttl(0));
+            }
+            all.flush_prefix(&prefix).expect("room in the list");
+            set(&mut plain, hasher.key(b"a:new"), b"1", Ttl(0));
+            assert_eq!(all.live_prefixes(), 1);
+            while plain.maintain(&now()) > 0 {}
+            assert_eq!((all.live_prefixes(), plain.stats().items), (0, 201), "round {round}");
+        }
     }
 
     #[test]

@@ -86,12 +86,12 @@ fn check_within(history: &History, rules: &Rules, steps_max: u64) -> Result<Stat
             keys.entry(entry.operation.key()).or_default().push(entry);
         }
     }
-    let flushes = || history.entries.iter().filter(|entry| entry.operation.is_flush());
+    let flushes = |key| history.entries.iter().filter(move |entry| entry.operation.flushes(key));
     stats.keys = keys.len();
     let mut given_up = None;
     for (key, mut entries) in keys {
         let operations = entries.len();
-        entries.extend(flushes());
+        entries.extend(flushes(key));
         entries.sort_by_key(|entry| (entry.invoked, entry.returned));
         stats.overlapping += overlapping(&entries);
         if !check_key(key, &entries, (rules, steps_max), &mut stats)? {

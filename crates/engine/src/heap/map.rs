@@ -14,7 +14,9 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::{HeapCommon, HeapItem, HeapUpload};
+use kachel_stdx::{NotedPrefixes, is_before};
+
+use super::{HeapCommon, HeapItem, HeapUpload, StoredIn};
 use crate::change::{Put, Refused};
 use crate::item::ItemView;
 use crate::key::Key;
@@ -65,13 +67,18 @@ pub struct HeapMap<T> {
     last_token: u64,
     token_step: u64,
     has_leased: bool,
-    /// The number from which upkeep goes on in this sweep, and the second and the epoch of it.
+    /// The number from which upkeep goes on in this sweep.
     sweep: Option<u64>,
-    swept: (u32, u32),
+    /// When the last sweep has begun: the second, and the last flushes of both kinds.
+    swept: (u32, StoredIn),
     stats: EngineStats,
     work_bytes: u64,
-    /// The epoch in which the last operation has looked for its item (`heap`, I2).
-    epoch: u32,
+    /// The number of the engine.
+    engine: u16,
+    /// When the last operation has looked for its item (`heap`, I2).
+    noted: StoredIn,
+    /// The flushed prefixes, as they were noted then.
+    prefixes: NotedPrefixes,
 }
 
 impl<T: Default> HeapMap<T> {
@@ -94,10 +101,12 @@ impl<T: Default> HeapMap<T> {
             token_step: engines,
             has_leased: false,
             sweep: None,
-            swept: (0, 0),
+            swept: (0, StoredIn::default()),
             stats: EngineStats::default(),
             work_bytes: 0,
-            epoch: 0,
+            engine: number as u16,
+            noted: StoredIn::default(),
+            prefixes: NotedPrefixes::default(),
         })
     }
 
@@ -126,13 +135,39 @@ impl<T: Default> HeapMap<T> {
         EngineStats { index_items: items, items, ..self.stats }
     }
 
+    /// Notes all flushes, with which an operation begins (`heap`, I2).
+    fn note_flushes(&mut self, now: &Now) {
+        let epoch = self.common.epoch(now);
+        let list = &self.common.prefixes;
+        if !list.is_noted(&self.prefixes) {
+            list.note(&mut self.prefixes);
+        }
+        self.noted = StoredIn { epoch, generation: self.prefixes.newest() };
+    }
+
+    /// Whether an item has neither expired nor been flushed before the flushes were noted.
+    fn is_live(&self, entry: &HeapEntry<T>, now: &Now) -> bool {
+        let StoredIn { epoch, generation } = entry.item.stored_in;
+        if entry.item.has_expired(now) || is_before(epoch, self.noted.epoch) {
+            return false;
+        }
+        let list = &self.common.prefixes;
+        !self.prefixes.is_after(generation)
+            || !list.has_flushed(&self.prefixes, &entry.key, generation)
+    }
+
+    /// Whether a walk shows an item: it is live, and no remnant.
+    fn is_shown(&self, entry: &HeapEntry<T>, now: &Now) -> bool {
+        !entry.item.put.remnant && self.is_live(entry, now)
+    }
+
     /// The number of the live item under `key`, with which an operation begins. A dead item is
     /// dropped.
     pub fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<u64> {
-        self.epoch = self.common.epoch(now);
+        self.note_flushes(now);
         let number = *self.order.get(key.bytes())?;
         let has_expired = self.items[&number].item.has_expired(now);
-        if self.drop_dead(number, self.epoch, now) {
+        if self.drop_dead(number, now) {
             self.stats.found_expired += u64::from(has_expired);
             self.stats.found_flushed += u64::from(!has_expired);
             return None;
@@ -173,9 +208,9 @@ impl<T: Default> HeapMap<T> {
         entry
     }
 
-    /// Drops an item if it is dead in `epoch`. Returns whether it was.
-    fn drop_dead(&mut self, number: u64, epoch: u32, now: &Now) -> bool {
-        if self.items[&number].item.is_live(epoch, now) {
+    /// Drops an item if it is dead. Returns whether it was.
+    fn drop_dead(&mut self, number: u64, now: &Now) -> bool {
+        if self.is_live(&self.items[&number], now) {
             return false;
         }
         let entry = self.take(number);
@@ -203,7 +238,7 @@ impl<T: Default> HeapMap<T> {
         let old = found.map(|number| &self.entry(number).item);
         let own_bytes = ITEM_BYTES + 2 * key.bytes().len() as u64;
         let item =
-            HeapItem::new(put, old, block, (cas, own_bytes), &self.common, (self.epoch, now));
+            HeapItem::new(put, old, block, (cas, own_bytes), &self.common, (self.noted, now));
         let Ok(item) = item else {
             self.stats.refused += 1;
             return Err(Refused::NoRoom);
@@ -222,19 +257,37 @@ impl<T: Default> HeapMap<T> {
     /// Drops dead items, in one sweep for each second and each flush. Returns how many items were
     /// examined.
     pub fn maintain(&mut self, now: &Now) -> usize {
-        let moment = (now.second, self.common.epoch(now));
+        self.note_flushes(now);
+        let moment = (now.second, self.noted);
         if self.sweep.is_none() && self.swept != moment {
             (self.sweep, self.swept) = (Some(0), moment);
         }
-        let Some(from) = self.sweep else { return 0 };
+        let Some(from) = self.sweep else {
+            self.end_flushes();
+            return 0;
+        };
         let numbers = self.items.range(from..).map(|(number, _)| *number);
         let numbers: Vec<u64> = numbers.take(SWEPT_ITEMS_MAX).collect();
         self.sweep = numbers.get(SWEPT_ITEMS_MAX - 1).map(|last| last + 1);
         self.work_bytes += numbers.len() as u64 * EXAMINED_BYTES;
         for number in &numbers {
-            self.drop_dead(*number, moment.1, now);
+            // What lives on was looked at with these flushes, and is not compared again (I3).
+            if !self.drop_dead(*number, now) {
+                let entry = self.items.get_mut(number).expect("it lives");
+                entry.item.stored_in.generation = self.noted.generation;
+            }
         }
         numbers.len()
+    }
+
+    /// Says that the last sweep has removed what was flushed with a prefix before it, and ends the
+    /// flushes with which all engines are done.
+    fn end_flushes(&self) {
+        let HeapCommon { prefixes, cores, .. } = &self.common;
+        if prefixes.is_any_live() {
+            prefixes.note_done(self.engine, self.swept.1.generation);
+            prefixes.retire(|| cores.stamp(), |stamp| cores.is_past(stamp));
+        }
     }
 
     /// A step of a walk ([`crate::Engine::walk`]), in the order in which items were stored.
@@ -245,7 +298,8 @@ impl<T: Default> HeapMap<T> {
         items_max: usize,
         mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep {
-        let (epoch, mut step) = (self.common.epoch(now), WalkStep { items: 0, more: false });
+        self.note_flushes(now);
+        let mut step = WalkStep { items: 0, more: false };
         for (number, entry) in self.items.range(cursor.to_u64()..) {
             if step.more || step.items == items_max {
                 step.more = true;
@@ -253,7 +307,7 @@ impl<T: Default> HeapMap<T> {
             }
             step.items += 1;
             *cursor = Cursor::from_u64(number + 1);
-            step.more = entry.item.is_shown(epoch, now) && !show(&entry.key, &&entry.item);
+            step.more = self.is_shown(entry, now) && !show(&entry.key, &&entry.item);
         }
         self.work_bytes += step.items as u64 * EXAMINED_BYTES;
         step
@@ -270,10 +324,11 @@ impl<T: Default> HeapMap<T> {
         mut show: impl FnMut(u64, &HeapEntry<T>) -> Option<bool>,
     ) -> bool {
         let behind = (Bound::Excluded(cursor.key()), Bound::Unbounded);
-        let (epoch, mut last) = (self.common.epoch(now), None);
+        self.note_flushes(now);
+        let mut last = None;
         for (key, &number) in self.order.range::<[u8], _>(behind).take(items_max) {
             let entry = &self.items[&number];
-            let is_shown = entry.item.is_shown(epoch, now);
+            let is_shown = self.is_shown(entry, now);
             let goes_on = if is_shown { show(number, entry) } else { Some(true) };
             if goes_on.is_some() {
                 last = Some(key);

@@ -7,9 +7,12 @@
 //! Invariants:
 //! - I1  Bytes are charged to the budget before they are stored, and are refunded when their last
 //!   handle is dropped. So a pinned value is charged until it is sent.
-//! - I2  An item that was stored in an earlier epoch than that of the flush word is flushed. What
-//!   an operation stores has the epoch in which it has looked for the item: a flush may come
+//! - I2  An item that was stored in an earlier epoch than that of the flush word is flushed. So is
+//!   an item of an earlier generation than a flushed prefix that takes its key. What an operation
+//!   stores has the epoch and the generation in which it has looked for the item: a flush may come
 //!   between the two, and what is made of a flushed item is flushed.
+//! - I3  An engine is done with the flush of a prefix once a sweep that has begun after it is over.
+//!   The sweep gives the items that live on the generation of the flush.
 
 mod map;
 
@@ -18,10 +21,14 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use kachel_host::Budget;
-use kachel_stdx::{FlushWord, Held, Place, Quiescence, Reader, is_before};
+use kachel_stdx::{
+    FlushWord, FlushedPrefixes, Held, KeyPrefix, Place, Quiescence, Reader, TooManyPrefixes,
+};
 
 use crate::change::{Mark, NoRoom, Put, PutValue, Side};
-use crate::contract::{Common, INLINE_VALUE_BYTES_MAX, ReadBeside, ReadValue, ReceiveValue};
+use crate::contract::{
+    Common, INLINE_VALUE_BYTES_MAX, PrefixRefused, ReadBeside, ReadValue, ReceiveValue,
+};
 use crate::item::ItemView;
 use crate::opening::Opening;
 use crate::operation::Block;
@@ -42,6 +49,7 @@ pub struct HeapCommon {
     options: EngineOptions,
     budget: Arc<Budget>,
     flushes: Arc<FlushWord>,
+    prefixes: Arc<FlushedPrefixes>,
     cores: Arc<Quiescence>,
 }
 
@@ -53,6 +61,7 @@ impl HeapCommon {
             options: opening.options,
             budget: Arc::clone(&opening.budget),
             flushes: Arc::default(),
+            prefixes: Arc::new(FlushedPrefixes::new(opening.engines)),
             cores: Arc::new(Quiescence::new(usize::from(opening.cores) + READERS_BESIDE)),
         }
     }
@@ -92,6 +101,14 @@ impl Common for HeapCommon {
 
     fn cancel_flush(&self, now: &Now) {
         self.flushes.cancel(now.second);
+    }
+
+    fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+        self.prefixes.flush(prefix).map_err(|TooManyPrefixes| PrefixRefused::TooMany)
+    }
+
+    fn live_prefixes(&self) -> usize {
+        self.prefixes.live()
     }
 }
 
@@ -195,14 +212,22 @@ impl ReceiveValue for HeapUpload {
     }
 }
 
+/// When an item was stored (I2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct StoredIn {
+    /// The flush epoch.
+    epoch: u32,
+    /// The newest flush of a prefix; that of the last sweep, if it is newer (I3).
+    generation: u32,
+}
+
 /// An item on the heap.
 #[derive(Debug)]
 pub struct HeapItem {
     /// `None` while the value is on a disk only.
     value: Option<HeapValue>,
     value_bytes: usize,
-    /// The epoch in which it was stored (I2).
-    epoch: u32,
+    stored_in: StoredIn,
     /// The [`Put`] that stored the item. `mark` changes its expiry and its win bit.
     put: Put,
     cas: u64,
@@ -214,20 +239,19 @@ pub struct HeapItem {
 
 impl HeapItem {
     /// The item that `put` stores in place of `old`. `cas` is its token, and `own_bytes` the number
-    /// of bytes that it takes beside its value. It is stored in `epoch` (I2). An upload is taken
-    /// out of `block`.
+    /// of bytes that it takes beside its value. An upload is taken out of `block`.
     ///
     /// Errors: the budget has no room for it. `block` is as it was.
     ///
     /// # Panics
     /// If the value depends on that of `old` and there is none.
-    pub fn new(
+    fn new(
         put: &Put,
         old: Option<&Self>,
         block: &mut Block<'_, HeapUpload>,
         (cas, own_bytes): (u64, u64),
         common: &HeapCommon,
-        (epoch, now): (u32, &Now),
+        (stored_in, now): (StoredIn, &Now),
     ) -> Result<Self, NoRoom> {
         let budget = &common.budget;
         // What it replaces is freed at once.
@@ -272,7 +296,7 @@ impl HeapItem {
         Ok(Self {
             value,
             value_bytes,
-            epoch,
+            stored_in,
             put: *put,
             cas,
             is_fetched: Cell::new(is_fetched),
@@ -317,17 +341,6 @@ impl HeapItem {
     #[must_use]
     pub const fn has_expired(&self, now: &Now) -> bool {
         self.put.expiry != 0 && self.put.expiry <= now.second
-    }
-
-    /// Whether the item has neither expired nor been flushed before `epoch` (I2).
-    #[must_use]
-    pub const fn is_live(&self, epoch: u32, now: &Now) -> bool {
-        !self.has_expired(now) && !is_before(self.epoch, epoch)
-    }
-
-    /// Whether a walk shows the item: it is live, and no remnant.
-    const fn is_shown(&self, epoch: u32, now: &Now) -> bool {
-        self.is_live(epoch, now) && !self.put.remnant
     }
 
     /// The bytes that are charged beside the value.

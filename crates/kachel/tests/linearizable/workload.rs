@@ -25,6 +25,8 @@ pub(crate) enum Flavor {
 /// One request in this number is `flush_all`: about ten requests for each key are between two of
 /// them.
 const FLUSH_EVERY: u64 = 500;
+/// One request in this number is `flush_prefix`, which takes one key or about a quarter of them.
+const FLUSH_PREFIX_EVERY: u64 = 150;
 /// Bytes of the values that the server takes in pieces: above 16 KiB.
 const LARGE_BYTES: usize = 20_000;
 
@@ -49,9 +51,10 @@ const GET_FLAGS: [&str; 12] = [
 const COUNT_FLAGS: [&str; 5] = ["v", "v c t", "MD D3 v", "N100 J50 v", "N0 J7 T1000 t"];
 
 /// A refusal that requests of ours may meet: a number was asked of something else, since a client
-/// appended to it or emptied it.
+/// appended to it or emptied it; or many prefixes were flushed since upkeep has run.
 pub(crate) fn may_be_refused(line: &[u8]) -> bool {
     line == b"CLIENT_ERROR cannot increment or decrement non-numeric value"
+        || line == b"SERVER_ERROR too many prefixes are being flushed"
 }
 
 /// A client's memory: which tokens it saw, and how many values it has made.
@@ -98,7 +101,7 @@ impl Workload {
     }
 
     /// Words one request of one of `keys`, or of several. Of a connection that is to be reset it
-    /// is not `flush_all`: what may come late must not meet the next history.
+    /// is no flush: what may come late must not meet the next history.
     pub(crate) fn ask(
         &mut self,
         random: &mut Random,
@@ -111,6 +114,12 @@ impl Workload {
         let is_number = index < keys.len() / 4;
         if !resets && random.below(FLUSH_EVERY) == 0 {
             sink.extend_from_slice(b"flush_all\r\n");
+        } else if !resets && random.below(FLUSH_PREFIX_EVERY) == 0 {
+            // `bytes` takes the keys whose number begins with the same digit.
+            let cut = key.find(':').map_or(key.len(), |at| at + 2);
+            let (prefix, bytes) =
+                if random.percent(50) { (&key[..], "") } else { (&key[..cut], " bytes") };
+            write!(sink, "flush_prefix {prefix}{bytes}\r\n").expect("a vector takes everything");
         } else if flavor == Flavor::Meta && random.percent(50) {
             self.meta(random, &key, is_number, sink);
         } else if is_number && random.percent(40) {

@@ -213,6 +213,26 @@ fn a_flush_is_not_undone_and_a_pending_one_comes() {
     assert!(server.last_words().contains("was flushed meanwhile"), "{}", server.last_words());
 }
 
+#[test]
+fn the_flush_of_a_prefix_is_not_undone() {
+    const COUNT: usize = 2_000;
+    let place = Place::new();
+    place.save(&["-t", "2"], |client| {
+        let sets = (0..COUNT).map(|key| format!("set a:{key} 0 0 1 noreply\r\nx\r\n"));
+        client.send(sets.collect::<String>());
+        client.set("ab", b"v");
+        client.ask("flush_prefix a\r\n", "OK\r\n");
+        client.set("a:new", b"v");
+    });
+    let server = place.start(&["-t", "2"]);
+    let mut client = server.connect();
+    let left = ["ab", "a:new"].map(|key| client.get(key));
+    assert_eq!(left, [Some(b"v".to_vec()), Some(b"v".to_vec())]);
+    assert!((0..COUNT).all(|key| client.get(&format!("a:{key}")).is_none()));
+    let items = client.ask("stats\r\n", "END\r\n");
+    assert!(items.contains("STAT curr_items 2\r\n"), "{items}");
+}
+
 /// The items that a server has, of the first `count` keys.
 fn held(client: &mut Client, count: usize) -> usize {
     (0..count)

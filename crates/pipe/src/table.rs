@@ -292,7 +292,7 @@ impl Pipe {
         (self.slots * BYTES_PER_SLOT) as u64
     }
 
-    fn setting(&self, at: usize) -> &AtomicU64 {
+    pub(crate) fn setting(&self, at: usize) -> &AtomicU64 {
         &self.memory.settings[at]
     }
 

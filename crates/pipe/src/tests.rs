@@ -11,7 +11,8 @@ use kachel_host::SharedWords;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use crate::layout::{
-    ANSWERING, COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, VALUE_BYTES_MAX, WAYS, slot,
+    ANSWERING, COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, VALUE_BYTES_MAX, WAYS, setting,
+    slot,
 };
 use crate::load::{Program, Trial};
 use crate::places::{PipeNetwork, Place, Speaks};
@@ -72,6 +73,23 @@ fn items(pipe: &Pipe) -> u64 {
 fn taken(pipe: &Pipe, key: &[u8]) -> Option<(u64, u32)> {
     let reads = pipe.take_reads(hasher().key(key).secret_hash());
     reads.map(|reads| (reads.count, reads.second))
+}
+
+/// The stamp of a copy tells the program whether a flush has begun since it was looked up.
+#[test]
+fn the_flush_of_a_prefix_makes_all_copies_older_and_keeps_a_pending_flush() {
+    let pipe = table(8);
+    pipe.tick(5, 0);
+    pipe.flush(Some(9), &mut || ());
+    let before = pipe.stamp().expect("no flush is under way");
+    let mut changes = 0;
+    pipe.flush_some(&mut || {
+        assert_eq!(pipe.stamp(), None, "nothing is answered meanwhile");
+        changes += 1;
+    });
+    let after = pipe.stamp().expect("no flush is under way");
+    assert!(changes == 1 && after.0 == before.0 + 1, "{before:?} {after:?}");
+    assert_eq!(pipe.setting(setting::FLUSH_DUE).load(Relaxed), 9);
 }
 
 #[test]

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kachel_engine::{ClockOrigin, Engine as _, EngineOptions, KeyHasher, LeaseOptions, Now, Seeds};
+use kachel_engine::{
+    ClockOrigin, Common as _, Engine as _, EngineOptions, KeyHasher, LeaseOptions, Now, Seeds,
+};
 use kachel_host::Budget;
+use kachel_stdx::KeyPrefix;
 
 use super::Restored;
 use super::block::{BLOCK_BYTES_MAX, BLOCK_FULL_BYTES, BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
@@ -122,6 +125,22 @@ fn load(
     let mut restored = Vec::new();
     head.show(items, |item, value| restored.push(restore(cache, item, value, second)))?;
     Ok(restored)
+}
+
+/// Upkeep has not followed the flush, so the items are still in the segments.
+#[test]
+fn what_a_flushed_prefix_takes_is_not_saved() {
+    let mut cache = cache(16, OPTIONS, 1);
+    for key in [&b"a"[..], b"a:1", b"ab", b"b"] {
+        restore(&mut cache, &SavedItem { key, ..PLAIN }, b"value", 10);
+    }
+    let prefix = KeyPrefix::of_name(b"a", b':').expect("a name");
+    cache.common().flush_prefix(&prefix).expect("room in the list");
+    let items = items_of(&mut cache, 10);
+    assert_eq!(items.into_keys().collect::<Vec<_>>(), [&b"ab"[..], b"b"]);
+    // What is stored later is saved.
+    restore(&mut cache, &SavedItem { key: b"a:2", ..PLAIN }, b"value", 10);
+    assert_eq!(items_of(&mut cache, 10).len(), 3);
 }
 
 #[test]

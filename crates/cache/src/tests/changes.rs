@@ -14,7 +14,7 @@ use kachel_engine::{
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
-use kachel_stdx::Reader;
+use kachel_stdx::{KeyPrefix, Reader};
 use kachel_testkit::Random;
 
 use crate::cache::{Cache, EngineOf};
@@ -206,15 +206,20 @@ fn a_copy_is_dropped_before_its_item_changes() {
             pair.cache.note_flush(&pair.now);
         }
         match random() % 10_000 {
-            flush @ 0..2 => {
+            flush @ 0..3 => {
                 let common = pair.cache.common();
                 match flush {
                     0 => common.flush(&pair.now),
+                    1 => {
+                        let name = format!("key {}", random() % 10);
+                        let prefix = KeyPrefix::of_bytes(name.as_bytes()).expect("a prefix");
+                        common.flush_prefix(&prefix).expect("upkeep has followed the last ones");
+                    }
                     _ => common.flush_in(pair.now.second + 2, &pair.now),
                 }
                 pair.cache.note_flush(&pair.now);
             }
-            2..1000 => drop(pair.cache.maintain(&pair.now)),
+            3..1000 => drop(pair.cache.maintain(&pair.now)),
             _ => pair.change(&format!("key {}", random() % KEYS), random() % 8, random()),
         }
         let name = format!("key {}", random() % KEYS);
@@ -237,6 +242,20 @@ fn a_copy_is_dropped_before_its_item_changes() {
     assert!(stats.evictions > 1000 && stats.found_expired > 1000, "{stats:?}");
     let told = *pair.store.told.lock().unwrap();
     assert!(checked > OPERATIONS / 2 && told.0 > 5_000 && told.1 > 5, "all happened: {told:?}");
+}
+
+/// Upkeep drops the copy of each item that it removes, but a copy must not answer until then.
+#[test]
+fn the_flush_of_a_prefix_drops_all_copies() {
+    let pair = Pair::new();
+    for name in ["key 1", "key 2"] {
+        let copy = Copy { value: b"value".to_vec(), expiry: 0 };
+        let hash = pair.hasher.key(name.as_bytes()).secret_hash();
+        pair.store.kept.lock().unwrap().insert(hash, (name.to_owned(), copy));
+    }
+    let prefix = KeyPrefix::of_bytes(b"key 1").expect("a prefix");
+    pair.cache.common().flush_prefix(&prefix).expect("room in the list");
+    assert_eq!(pair.hashes(), [0_u64; 0]);
 }
 
 /// Reads an item and its accesses: whether it was read before, and how many seconds ago.

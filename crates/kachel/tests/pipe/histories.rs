@@ -197,7 +197,8 @@ impl Client {
             }
             80..90 => format!("delete {key}\r\n"),
             90..95 => format!("touch {key} {ttl}\r\n"),
-            95..98 if self.beside != Beside::Evictions => "flush_all\r\n".to_owned(),
+            95..97 if self.beside != Beside::Evictions => "flush_all\r\n".to_owned(),
+            97..99 if self.beside != Beside::Evictions => format!("flush_prefix {key}\r\n"),
             _ => format!("gat {ttl} {key}\r\n"),
         }
         .into_bytes()

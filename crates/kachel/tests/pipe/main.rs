@@ -298,6 +298,7 @@ fn change(tcp: &mut Tcp, udp: &mut Udp, key: &str, value: u64, dice: &mut Random
         11 => format!("md {key} I T30\r\n"),
         12 => format!("mg {key} T{}\r\n", dice.pick(&[0, 1, 100])),
         13 if dice.percent(20) => "flush_all\r\n".into(),
+        13 if dice.percent(40) => format!("flush_prefix {key} bytes\r\n"),
         14 => format!("set {key} 9 0 600\r\n{}\r\n", "v".repeat(600)),
         _ => format!("set {key} 4 100 {block}"),
     };

@@ -80,7 +80,7 @@ impl Ask {
         Self { text, expect, judged, swallowed: 0 }
     }
 
-    /// The delay in seconds of a flush; `None`: it is not a flush.
+    /// The delay in seconds of a flush of all keys or of a prefix; `None`: it is not a flush.
     pub(crate) fn flush_delay_s(&self) -> Option<u32> {
         let is_flush = matches!(self.expect, Expect::Line(Verb::Flush));
         let words = is_flush.then(|| self.text.trim_ascii_end().split(|byte| *byte == b' '))?;
@@ -110,10 +110,10 @@ impl Ask {
         VERBS.iter().any(|verb| self.text.starts_with(verb))
     }
 
-    /// Whether its line has this word, or it flushes everything.
+    /// Whether its line has this word, or it flushes many keys.
     pub(crate) fn names(&self, key: &[u8]) -> bool {
         let line = self.text.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        self.text.starts_with(b"flush_all")
+        self.text.starts_with(b"flush_")
             || line.split(|byte| *byte == b' ').any(|word| word == key)
     }
 
@@ -156,7 +156,7 @@ impl Asker {
     pub(crate) fn new(options: &Options) -> Self {
         Self {
             hot_keys: options.hot_keys.into(),
-            flushes_left: if options.faults.has(Fault::Flush) { 3 } else { 0 },
+            flushes_left: if options.faults.has(Fault::Flush) { 5 } else { 0 },
             item_bytes_max: options.item_bytes_max,
             padding_max: options.padding_max(),
             writes: 0,
@@ -567,9 +567,15 @@ impl Asker {
             return self.retrieve(dice, 3);
         }
         self.flushes_left -= 1;
-        let text = match dice.below(3) {
-            0 => format!("flush_all {}\r\n", dice.between(1, 4)).into_bytes(),
-            _ => b"flush_all\r\n".to_vec(),
+        let text = match dice.below(6) {
+            0 | 1 => format!("flush_all {}\r\n", dice.between(1, 4)).into_bytes(),
+            2 | 3 => b"flush_all\r\n".to_vec(),
+            // Each prefix takes a part of the hot keys: one of them, a tenth, or all numbers.
+            4 => [b"flush_prefix ", &self.hot_text(dice)[..], b"\r\n"].concat(),
+            _ => {
+                let prefix = dice.pick(&["h1", "h2", "n"]);
+                format!("flush_prefix {prefix} bytes\r\n").into_bytes()
+            }
         };
         line(text, Verb::Flush, false)
     }

@@ -4,7 +4,7 @@
 //! Downstream: `run` fails if more keys are missing than memory explains.
 //!
 //! A key is *kept* from a plain `set` without a TTL that was answered STORED, until any other
-//! request names it or everything is flushed. Only eviction may remove its item. Eviction drops old
+//! request names it or anything is flushed. Only eviction may remove its item. Eviction drops old
 //! items first, so it does not explain a miss soon after the store.
 //!
 //! Invariants:
@@ -71,7 +71,7 @@ impl Kept {
                 }
                 return;
             }
-            b"flush_all" => {
+            b"flush_all" | b"flush_prefix" => {
                 self.keys.clear();
                 self.flushed = (now.ns, now.second + asked.ask.flush_delay_s().unwrap_or(0));
                 return;
@@ -95,7 +95,7 @@ impl Kept {
     /// Notes a request that may still be executed at any time.
     pub(crate) fn lose(&mut self, asked: &Asked) {
         let words = words(asked);
-        if words[0] == b"flush_all" {
+        if words[0].starts_with(b"flush_") {
             self.flushed = (u64::MAX, u32::MAX);
             self.keys.clear();
         }

@@ -138,7 +138,7 @@ pub enum Fault {
     Jump,
     /// Clients end their side while requests are in flight, or leave in the middle of a value.
     Leave,
-    /// Clients flush everything stored, at once or after a delay.
+    /// Clients flush everything stored, at once or after a delay, or the keys of a prefix.
     Flush,
     /// Engines wait for their files: delaying engines delay some answers, and plain engines have
     /// files. Never with caches.

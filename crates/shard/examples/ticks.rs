@@ -14,7 +14,7 @@
 use std::hint::black_box;
 
 use kachel_io::Around;
-use kachel_shard::BATCH_REQUESTS_MAX as BATCH;
+use kachel_shard::{BATCH_REQUESTS_MAX as BATCH, ObserverSet, PlainOptions};
 use kachel_testkit::{VALUE_BYTES, World, WorldOptions, random_keys};
 
 /// How often each batch is run.
@@ -60,17 +60,37 @@ impl Around for Uncounted {
 /// request that is parked with another shard is answered in the second turn. With `crew`, none is.
 fn ticking(shards: u16, crew: bool, before: &str, input: &str) {
     let options = WorldOptions { shards, crew, ..WorldOptions::default() };
+    ticking_each(options, before, |_| input);
+}
+
+/// As [`ticking`], with another input in each round.
+fn ticking_each<'i>(options: WorldOptions, before: &str, input: impl Fn(usize) -> &'i str) {
+    let shards = options.shards;
     let mut world = World::surrounded(options, |_| Uncounted);
     let client = world.connect();
     client.write_cut(before.as_bytes(), 10_000);
     world.settle();
     assert!(!client.read().is_empty(), "what is stored first is stored");
-    for _ in 0..rounds() {
-        client.write(input.as_bytes());
+    for round in 0..rounds() {
+        client.write(input(round).as_bytes());
         toggles_counting(|| (0..shards).for_each(|_| world.turn()));
         world.turn();
         assert!(client.read().ends_with(b"\r\n"), "all is answered in these turns");
     }
+}
+
+/// Reads of other keys in each round, so that most of them are new to observers; with these
+/// observers on.
+fn ticking_observed(observers: ObserverSet) {
+    let keys = random_keys(ITEMS, ROUNDS * BATCH, 6);
+    let keys: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
+    let set = |key| format!("set {key} 0 0 {VALUE_BYTES}\r\n{:100}\r\n", "");
+    let set: String = keys.iter().map(set).collect();
+    let gets = keys.chunks(BATCH).map(|keys| keys.iter().map(|key| format!("get {key}\r\n")));
+    let gets: Vec<String> = gets.map(Iterator::collect).collect();
+    let plain = PlainOptions { observers, ..PlainOptions::default() };
+    let options = WorldOptions { plain, ..WorldOptions::default() };
+    ticking_each(options, &set, |round| &gets[round % gets.len()]);
 }
 
 /// A request alone, as at low load.
@@ -87,6 +107,8 @@ fn main() {
         "tick_of_one_get" => ticking(1, false, &set, first_line(&get)),
         "tick_of_sets" => ticking(1, false, &set, &set),
         "tick_of_parked" => ticking(2, false, &set, &get),
+        "tick_of_other_gets" => ticking_observed(ObserverSet::NONE),
+        "tick_of_observed_gets" => ticking_observed(ObserverSet::ALL),
         "tick_of_reads_beside" => ticking(2, true, &set, &get),
         other => panic!("no batch is called {other:?}"),
     }

@@ -28,11 +28,12 @@ use crate::by_class::CLASSED_PER_TICK_MAX;
 
 /// One of so many requests is drawn, on average.
 ///
-/// Why 8: `hot_keys` needs it to find the 20 hottest keys of 2 million requests at Zipf 0.99.
+/// Why 12: `hot_keys` must find 19 of the 20 hottest keys of 2 million requests at Zipf 0.99.
 /// There, the keys of rank 20 and 21 have 6,700 and 6,380 requests. The estimate of such a count
-/// has a standard deviation of sqrt(6,700 * (8 - 1)) = 217 requests, two thirds of that gap. With
-/// 16 it is as wide as the gap, and more than one of the 20 keys would be a wrong one too often.
-pub const DRAWN_EVERY: u32 = 8;
+/// has a standard deviation of sqrt(6,700 * (12 - 1)) = 271 requests. So one of the 20 keys is a
+/// wrong one in every fourth such time, and two of them are in one of some thousand. With 16, two
+/// are in one of 300; with 8, more instructions are spent than the 2 % that observers may take.
+pub const DRAWN_EVERY: u32 = 12;
 
 /// The observers that need drawn requests.
 const DRAWING: ObserverSet = ObserverSet::HOT_KEYS;
@@ -60,13 +61,15 @@ pub struct SampleGate {
     rest_to: Cell<u64>,
     /// The requests that are still to be counted by class; `u32::MAX` if all are.
     classed_left: Cell<u32>,
-    /// Requests until the next one is drawn.
-    until_drawn: Cell<i32>,
+    /// Requests before the next one that is drawn.
+    until_drawn: Cell<u32>,
+    /// Whether the last request in the sample was drawn.
+    is_drawn: Cell<bool>,
     /// The observers that are on in this tick.
     observers: Cell<ObserverSet>,
     /// The greatest hash of a picked key. 0: no key is picked.
     picked_to: Cell<u64>,
-    /// The state of the generator of gaps; not 0.
+    /// The state of the generator of gaps.
     random: Cell<u64>,
 }
 
@@ -78,9 +81,10 @@ impl SampleGate {
             rest_to: Cell::new(0),
             classed_left: Cell::new(0),
             until_drawn: Cell::new(0),
+            is_drawn: Cell::new(false),
             observers: Cell::new(ObserverSet::NONE),
             picked_to: Cell::new(0),
-            random: Cell::new(seed | 1),
+            random: Cell::new(seed),
         }
     }
 
@@ -102,7 +106,7 @@ impl SampleGate {
     fn begin_observing(&self, observers: ObserverSet, picked_to: impl FnOnce() -> u64) -> u64 {
         let before = self.observers.replace(observers);
         if !observers.has(DRAWING) {
-            self.until_drawn.set(i32::MAX); // No tick has as many requests.
+            self.until_drawn.set(u32::MAX); // No tick has as many requests.
         } else if !before.has(DRAWING) {
             self.until_drawn.set(self.gap());
         }
@@ -116,9 +120,13 @@ impl SampleGate {
     pub fn samples(&self, secret_hash: u64) -> bool {
         let to = self.to.get();
         to != 0 && {
-            let left = self.until_drawn.get().wrapping_sub(1);
+            let (left, is_drawn) = self.until_drawn.get().overflowing_sub(1);
             self.until_drawn.set(left);
-            left <= 0 || secret_hash <= to
+            if is_drawn {
+                self.is_drawn.set(true);
+                self.until_drawn.set(0); // If it is not executed, the next one is drawn.
+            }
+            is_drawn || secret_hash <= to
         }
     }
 
@@ -143,14 +151,17 @@ impl SampleGate {
         }
     }
 
+    /// Whether any observer is on.
+    #[inline]
+    pub const fn observes(&self) -> bool {
+        !self.observers.get().is_empty()
+    }
+
     /// Why observers note a request in the sample, if they do. Called once for each request in the
-    /// sample that was executed.
+    /// sample that was executed, while any observer is on.
     #[inline]
     pub fn noting(&self, secret_hash: u64) -> Option<Noting> {
-        if self.observers.get().is_empty() {
-            return None;
-        }
-        let is_drawn = self.until_drawn.get() <= 0;
+        let is_drawn = self.is_drawn.replace(false);
         if is_drawn {
             self.until_drawn.set(self.gap());
         }
@@ -158,18 +169,15 @@ impl SampleGate {
         (is_drawn || is_picked).then_some(Noting { is_drawn, is_picked })
     }
 
-    /// The requests to the next one that is drawn (G2).
+    /// The requests before the next one that is drawn (G2).
     ///
-    /// Source: Marsaglia, "Xorshift RNGs", 2003.
-    fn gap(&self) -> i32 {
-        let mut random = self.random.get();
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+    /// Source: the linear congruential generator of Knuth's MMIX.
+    fn gap(&self) -> u32 {
+        let before = self.random.get();
+        let random = before.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         self.random.set(random);
-        debug_assert!(random != 0, "xorshift never reaches 0");
         let gaps = u64::from(2 * DRAWN_EVERY - 1);
-        1 + (((random >> 32) * gaps) >> 32) as i32
+        (((random >> 32) * gaps) >> 32) as u32
     }
 }
 
@@ -177,6 +185,7 @@ impl SampleGate {
 mod tests {
     use super::*;
 
+    /// A hash that is not picked.
     const NEVER: u64 = u64::MAX;
 
     /// The requests of a tick of `count` that are in the sample, and those that observers note.
@@ -187,7 +196,7 @@ mod tests {
             if gate.samples(hash) {
                 sampled += 1;
                 classed += u64::from(gate.is_classed());
-                let noting = gate.noting(hash);
+                let noting = if gate.observes() { gate.noting(hash) } else { None };
                 drawn += u64::from(noting.is_some_and(|noting| noting.is_drawn));
                 picked += u64::from(noting.is_some_and(|noting| noting.is_picked));
             }
@@ -208,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_eight_requests_is_drawn_in_any_pattern() {
+    fn one_of_twelve_requests_is_drawn_in_any_pattern() {
         // A client whose every `period`-th request is for one key; ticks of any size.
         for (period, per_tick) in [(1, 1), (2, 3), (8, 32), (16, 1_000)] {
             let gate = SampleGate::new(period);
@@ -217,7 +226,7 @@ mod tests {
                 gate.begin(false, ObserverSet::HOT_KEYS, || unreachable!("none picks"));
                 for _ in 0..per_tick {
                     if gate.samples(NEVER) {
-                        gate.is_classed();
+                        let _is_classed = gate.is_classed();
                         if gate.noting(NEVER).is_some_and(|noting| noting.is_drawn) {
                             drawn += 1;
                             of_key += u64::from(at % period == 0);
@@ -253,7 +262,7 @@ mod tests {
         gate.begin(false, ObserverSet::HOT_KEYS, || unreachable!("none picks"));
         tick(&gate, 10, |_| NEVER);
         // The sample was asked, and the request was not executed.
-        let delayed = (0..=2 * DRAWN_EVERY).find(|_| gate.samples(NEVER));
+        let delayed = (0..2 * DRAWN_EVERY).find(|_| gate.samples(NEVER));
         assert!(delayed.is_some(), "one is drawn");
         assert!(gate.samples(NEVER), "the next one is drawn in its place");
         assert_eq!(gate.noting(NEVER), Some(Noting { is_drawn: true, is_picked: false }));

@@ -22,9 +22,10 @@ impl HotKeys {
         Self { reads: Summary::new(now_ns), writes: Summary::new(now_ns) }
     }
 
-    /// Notes a request. Cost: two or three cache lines; a copy of the key, if it is new.
+    /// Notes a request. Cost: as [`Summary::add`].
+    #[inline]
     pub(super) fn note(&mut self, noted: &Noted<'_>, now_ns: u64) {
         let summary = if noted.access.is_read() { &mut self.reads } else { &mut self.writes };
-        summary.add(noted.secret_hash, noted.key, noted.value_bytes as u64, now_ns);
+        summary.add(noted.secret_hash, noted.key, 1, noted.value_bytes as u64, now_ns);
     }
 }

@@ -194,11 +194,11 @@ struct Key {
     bytes_per_s: f64,
 }
 
-/// The rates of all keys that have an entry anywhere.
+/// The rates of all keys that are known anywhere (`summary`, S4).
 fn sums(sources: &[Source]) -> Vec<Key> {
     let of_source = |source: &'_ Source| {
         let each = source.each_stands_for / source.seconds;
-        let seen = source.numbers.iter().filter(|one| one.requests > 0);
+        let seen = source.numbers.iter().filter(|one| one.requests > 0 && one.has_key);
         let key = move |one: &Numbers| Key {
             secret_hash: one.secret_hash,
             requests_per_s: each * one.requests as f64,

@@ -4,7 +4,7 @@
 //! Downstream: any thread asks what was noted: `stats`, the admin address.
 //!
 //! ```text
-//!            a load for each request          1 of 8, or by hash
+//!            a load for each request         1 of 12, or by hash
 //! requests ---------------------------> gate ---------------------> state of this core
 //!                                                                     |     |     |
 //!                                         any thread, when asked: merged, of all cores
@@ -75,7 +75,8 @@ pub struct Noted<'k> {
     pub access: NotedAccess,
     /// Bytes of the value that was read or stored; 0 if there is none.
     pub value_bytes: usize,
-    /// The nominal size of the item that was read or stored; 0 if there is none.
+    /// The nominal size of the item that was read or stored; 0 if there is none, or if the key is
+    /// not picked.
     pub item_bytes: usize,
 }
 
@@ -150,7 +151,7 @@ impl Observers {
     }
 
     /// Notes a request that `core` has executed, at `now_ns` of the monotonic clock (O1).
-    #[cold]
+    #[inline]
     pub fn note(
         &self,
         core: usize,
@@ -171,9 +172,9 @@ impl Observers {
         }
     }
 
-    /// The hottest keys of all cores, at `now_ns` of the monotonic clock: at most `count` of each
-    /// list, and at most [`HOTTEST_MAX`]; with their bytes if `with_keys`. `None` while this
-    /// observer is off, or if no shard has begun. Any thread may ask.
+    /// The hottest keys of all cores, at `now_ns` of the monotonic clock: at most
+    /// `count` of each list, and at most [`HOTTEST_MAX`]; with their bytes if `with_keys`. `None`
+    /// while this observer is off, or if no shard has begun. Any thread may ask.
     ///
     /// Cost: a copy of 40 bytes for each of 2,048 entries a core, and a sort of them.
     pub fn hottest_keys(&self, count: usize, with_keys: bool, now_ns: u64) -> Option<HottestKeys> {

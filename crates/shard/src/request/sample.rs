@@ -71,30 +71,31 @@ impl Context {
         value_bytes: Option<usize>,
         sink: &impl ReplySink,
     ) {
-        let found = match verdict {
-            Verdict::Hit(facts) => {
-                let (value_bytes, client_flags) = (value_bytes.unwrap_or(0), facts.client_flags);
-                Some(Found { key: key.bytes(), value_bytes, client_flags })
-            }
-            _ => None,
-        };
-        if self.gate.is_classed() {
-            self.class_read(key, touches, verdict, found, sink);
+        // Two jumps: most requests that observers note are not classed, and save no registers.
+        match self.gate.is_classed() {
+            true => self.class_read(key, touches, verdict, value_bytes, sink),
+            false => self.observe_read(key, verdict, value_bytes),
         }
-        self.observe(
-            key,
-            if found.is_some() { NotedAccess::Hit } else { NotedAccess::Miss },
-            found,
-        );
     }
 
-    /// Counts a retrieval by class and by prefix, and logs it.
+    /// Has the observers note a retrieval of a key.
+    #[inline(never)]
+    fn observe_read(&self, key: &Key<'_>, verdict: &Verdict, value_bytes: Option<usize>) {
+        let (access, client_flags) = match verdict {
+            Verdict::Hit(facts) => (NotedAccess::Hit, facts.client_flags),
+            _ => (NotedAccess::Miss, 0),
+        };
+        self.observe(key, access, value_bytes.unwrap_or(0), client_flags);
+    }
+
+    /// Counts a retrieval by class and by prefix, logs it, and has the observers note it.
+    #[inline(never)]
     fn class_read(
         &self,
         key: &Key<'_>,
         touches: bool,
         verdict: &Verdict,
-        found: Option<Found<'_>>,
+        value_bytes: Option<usize>,
         sink: &impl ReplySink,
     ) {
         if self.log.is_on() {
@@ -102,17 +103,23 @@ impl Context {
             self.log_operation(Logged {
                 operation: &Operation::get(*key),
                 verdict,
-                value_bytes: found.map(|found| found.value_bytes),
+                value_bytes,
                 before: ItemBefore::default(),
                 is_meta: false,
                 descriptor,
             });
         }
-        if let Some(found) = found {
+        let mut hits = 0;
+        if let Verdict::Hit(facts) = verdict {
+            let (value_bytes, client_flags) = (value_bytes.unwrap_or(0), facts.client_flags);
+            let found = Found { key: key.bytes(), value_bytes, client_flags };
             self.counters.by_class.note_hit(touches, found, &self.sizes);
+            hits = 1;
         }
-        let hits = u64::from(found.is_some());
         self.count_prefix(key.bytes(), PrefixCounts { gets: 1, hits, ..NONE });
+        if self.gate.observes() {
+            self.observe_read(key, verdict, value_bytes);
+        }
     }
 
     /// Counts, logs and notes an operation in the sample.
@@ -121,35 +128,43 @@ impl Context {
         if self.gate.is_classed() {
             self.class_operation(logged, sink);
         }
+        if self.gate.observes() {
+            self.observe_operation(&logged);
+        }
+    }
+
+    /// Has the observers note an operation.
+    #[inline(never)]
+    fn observe_operation(&self, logged: &Logged<'_>) {
         let Logged { operation: Operation { key, verb }, verdict, value_bytes, .. } = logged;
-        let found =
-            |value_bytes, client_flags| Some(Found { key: key.bytes(), value_bytes, client_flags });
-        let (access, found) = match (verb, verdict) {
+        let (access, value_bytes, client_flags) = match (verb, verdict) {
             (Verb::Inspect, _) => return,
             (Verb::Get(_), Verdict::Hit(facts)) if !facts.created => {
                 let value_bytes = value_bytes.unwrap_or(facts.value_bytes);
-                (NotedAccess::Hit, found(value_bytes, facts.client_flags))
+                (NotedAccess::Hit, value_bytes, facts.client_flags)
             }
-            (Verb::Get(_), _) => (NotedAccess::Miss, None),
+            (Verb::Get(_), _) => (NotedAccess::Miss, 0, 0),
             (Verb::Store(terms), Verdict::Stored { value_bytes, .. }) => {
-                (NotedAccess::Store, found(*value_bytes, terms.client_flags))
+                (NotedAccess::Store, *value_bytes, terms.client_flags)
             }
-            (Verb::Delete(_), _) => (NotedAccess::Delete, None),
-            _ => (NotedAccess::Change, None),
+            (Verb::Delete(_), _) => (NotedAccess::Delete, 0, 0),
+            _ => (NotedAccess::Change, 0, 0),
         };
-        self.observe(key, access, found);
+        self.observe(key, access, value_bytes, client_flags);
     }
 
-    /// Has the observers note a request that has read or stored an item, or none.
-    #[inline]
-    fn observe(&self, key: &Key<'_>, access: NotedAccess, found: Option<Found<'_>>) {
+    /// Has the observers note a request, and the value that it has read or stored.
+    #[inline(always)]
+    fn observe(&self, key: &Key<'_>, access: NotedAccess, value_bytes: usize, client_flags: u32) {
         let secret_hash = key.secret_hash();
         let Some(noting) = self.gate.noting(secret_hash) else { return };
-        let (value_bytes, item_bytes) = found.map_or((0, 0), |found| {
-            let Found { key, value_bytes, client_flags } = found;
-            (value_bytes, self.sizes.nominal_bytes(key.len(), value_bytes, client_flags))
-        });
-        let noted = Noted { key: key.bytes(), secret_hash, access, value_bytes, item_bytes };
+        let key = key.bytes();
+        let has_item = noting.is_picked && matches!(access, NotedAccess::Hit | NotedAccess::Store);
+        let item_bytes = match has_item {
+            true => self.sizes.nominal_bytes(key.len(), value_bytes, client_flags),
+            false => 0,
+        };
+        let noted = Noted { key, secret_hash, access, value_bytes, item_bytes };
         let observers = &self.shared.observers;
         observers.note(self.core.number(), &noted, noting, self.now_ns(), &self.counters);
     }

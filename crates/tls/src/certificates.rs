@@ -25,6 +25,7 @@ use rustls::server::{
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::counts::Counts;
+use crate::expiry::expires_s;
 use crate::limits::{FILE_BYTES_MAX, RECORD_PLAIN_BYTES_MAX, SESSION_BYTES_MAX, SESSIONS_MAX};
 use crate::no_authority::NoAuthority;
 use crate::settings::{ClientCertificate, KeyFormat, ListenerTls, Settings, Version};
@@ -40,6 +41,8 @@ pub(crate) struct Configurations {
     of_process: Arc<ServerConfig>,
     without_client_certificate: Arc<ServerConfig>,
     with_client_certificate: Arc<ServerConfig>,
+    /// The Unix second at which the first certificate of the server's chain expires.
+    pub(crate) expires_s: Option<u64>,
 }
 
 impl Configurations {
@@ -71,7 +74,8 @@ impl Configurations {
         })?;
         let without_client_certificate = make(None)?;
         let with_client_certificate = make(asking(false)?)?;
-        Ok(Self { of_process, without_client_certificate, with_client_certificate })
+        let expires_s = chain.iter().filter_map(|certificate| expires_s(certificate)).min();
+        Ok(Self { of_process, without_client_certificate, with_client_certificate, expires_s })
     }
 }
 

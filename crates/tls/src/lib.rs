@@ -28,6 +28,7 @@
 
 mod certificates;
 mod counts;
+mod expiry;
 mod handshakes;
 mod inbox;
 mod layer;

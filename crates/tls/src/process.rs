@@ -78,6 +78,11 @@ impl Process {
         configurations.of(listener).cloned()
     }
 
+    /// The Unix second at which a certificate of the server expires. `None` if it tells none.
+    pub fn expires_s(&self) -> Option<u64> {
+        self.configurations.read().unwrap_or_else(PoisonError::into_inner).expires_s
+    }
+
     /// The counters.
     pub const fn counts(&self) -> &Arc<Counts> {
         &self.counts

@@ -110,6 +110,7 @@ impl Encryption {
                 handshake_errors: load(&counts.handshake_errors),
                 protocol_errors: load(&counts.protocol_errors),
                 certificate_age_s: process.seconds_since_read(),
+                expires_s: process.expires_s(),
                 kept_bytes: load(&counts.kept_bytes),
             })
         }))

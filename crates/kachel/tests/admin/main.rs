@@ -8,7 +8,7 @@ mod stopped;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -191,11 +191,18 @@ fn health_fails_while_one_shard_stands_still() {
     };
     let answer = health(503);
     assert!(answer.ends_with("\r\n\r\nshard 1 has not answered for 1 s\n"), "{answer}");
+    // The shards are looked at for the live page while it is open.
+    let mut viewer = http_connect(server.admin_port());
+    viewer.write_all(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+    let told = |server: &Server| http_get(server.admin_port(), "/api/now");
+    wait_until("the sentence", || told(&server).contains("\"what\":\"Shard 1 has not answered"));
     let metrics = http_get(server.admin_port(), "/metrics");
     assert!(metrics.contains("\nkachel_stopped_shards 1\n"), "{metrics}");
     assert_eq!(status(&server, "/ready"), 200, "readiness is about other things");
     drop(stopped);
     health(200);
+    wait_until("no sentence", || told(&server).contains("\"name\":\"well\""));
+    drop(viewer);
 }
 
 #[test]

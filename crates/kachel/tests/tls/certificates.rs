@@ -92,6 +92,8 @@ fn each_listener_has_its_own_tls() {
     let config = site.config(&TLS_VERSIONS, None);
     let mut encrypted = TlsClient::open(raw(without), &config).expect("a connection");
     assert_eq!(encrypted.get("a").as_deref(), Some(&b"plain"[..]));
+    // The first day of the year 4096, which the authority gives.
+    assert_eq!(client.stat("kachel_tls_expires_s"), 67_090_118_400);
 }
 
 /// T05. New certificates, by `refresh_certs` and by SIGHUP, while clients connect without pause: no

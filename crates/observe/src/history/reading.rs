@@ -106,6 +106,8 @@ pub struct Gauges {
     pub connections_max: u32,
     /// Cores that serve clients.
     pub awake_cores: u16,
+    /// The Unix second at which a certificate of the server expires. `None` without TLS.
+    pub certificate_expires_s: Option<u64>,
 }
 
 /// The pipe at one moment.
@@ -153,7 +155,7 @@ impl Reading {
         Self {
             at_ns,
             tally: Tally::of(totals, facts),
-            gauges: Gauges::of(totals, facts, waiting_bytes),
+            gauges: Gauges::of(totals, facts, waiting_bytes, others),
             pipe: PipeReading::of(others),
             cores: totals.cores.iter().map(|core| CoreReading::of(core)).collect(),
             tick_times: all(|core| &core.tick_times),
@@ -198,7 +200,12 @@ impl Tally {
 }
 
 impl Gauges {
-    fn of(totals: &Totals, facts: &ProcessFacts<'_>, waiting_bytes: u64) -> Self {
+    fn of(
+        totals: &Totals,
+        facts: &ProcessFacts<'_>,
+        waiting_bytes: u64,
+        others: &[Row<'_>],
+    ) -> Self {
         Self {
             unix_s: facts.unix_s,
             uptime_s: facts.uptime_s,
@@ -213,17 +220,23 @@ impl Gauges {
             connections: facts.connections,
             connections_max: facts.connections_max,
             awake_cores: facts.awake_cores,
+            certificate_expires_s: number(others, "kachel_tls_expires_s"),
         }
+    }
+}
+
+/// The number of the row with this name.
+fn number(rows: &[Row<'_>], name: &str) -> Option<u64> {
+    match rows.iter().find(|row| row.name == name)?.value {
+        RowValue::Number(number) => Some(number),
+        RowValue::Micros(_) | RowValue::Text(_) => None,
     }
 }
 
 impl PipeReading {
     /// The pipe by its rows, if there is one.
     fn of(rows: &[Row<'_>]) -> Option<Self> {
-        let number = |name: &str| match rows.iter().find(|row| row.name == name)?.value {
-            RowValue::Number(number) => Some(number),
-            RowValue::Micros(_) | RowValue::Text(_) => None,
-        };
+        let number = |name| number(rows, name);
         Some(Self {
             is_on: number("kachel_pipe_on")? == 1,
             answered: number("kachel_pipe_answered")?,

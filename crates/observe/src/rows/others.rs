@@ -19,13 +19,15 @@ pub struct TlsNumbers {
     pub protocol_errors: u64,
     /// Seconds since the certificate was read.
     pub certificate_age_s: u64,
+    /// The Unix second at which a certificate of the server expires, if it tells one.
+    pub expires_s: Option<u64>,
     /// Bytes of records that are not whole.
     pub kept_bytes: u64,
 }
 
 /// The rows of TLS.
 pub fn tls_rows(numbers: &TlsNumbers) -> Vec<Row<'static>> {
-    let mut rows = Vec::with_capacity(5);
+    let mut rows = Vec::with_capacity(6);
     if let Some(sessions) = numbers.new_sessions {
         rows.push(Row::counter("ssl_new_sessions", sessions, "New TLS sessions."));
     }
@@ -53,6 +55,11 @@ pub fn tls_rows(numbers: &TlsNumbers) -> Vec<Row<'static>> {
             "Memory of TLS records that are not whole.",
         ),
     ]);
+    let expires = |at| {
+        let help = "The Unix time at which the certificate of the server expires.";
+        Row::gauge("kachel_tls_expires_s", at, Unit::Seconds, help)
+    };
+    rows.extend(numbers.expires_s.map(expires));
     rows
 }
 

@@ -9,7 +9,7 @@ const net = require("node:net");
 
 // The longest that anything may take. The checks wait for events, and judge no time.
 const PATIENCE_MS = 60000;
-const POLL_MS = 50;
+const POLL_MS = 10;
 
 // Waits until `is` returns something that is true, and returns it.
 async function until(what, is) {

@@ -241,7 +241,7 @@ impl Service {
             Err(Refused::Missing)
         };
         checked.map_err(|refused| match head.uri.path() {
-            "/" => self.form(refused),
+            "/" | "/login" => self.form(refused),
             _ => refused.answer(),
         })
     }

@@ -151,6 +151,7 @@ fn a_browser_logs_in_by_a_form_and_carries_a_cookie() {
     let form = http_get(port, "/");
     assert!(http_status(&form) == 401 && form.contains("action=\"/login\""), "{form}");
     assert!(form.contains("form-action 'self'") && !form.contains("script-src"), "{form}");
+    assert!(http_get(port, "/login").contains("action=\"/login\""), "after a wrong token");
     for path in ["/live", "/api/now", "/api/history", &format!("/live?token={TOKEN}")] {
         assert_eq!(http_status(&http_get(port, path)), 401, "{path}");
     }

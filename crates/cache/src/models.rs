@@ -18,6 +18,7 @@ use kachel_engine::{
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions, SEGMENT_BYTES_MIN};
+use kachel_stdx::KeyPrefix;
 use kachel_stdx::model::explore;
 use loom::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use loom::thread;
@@ -115,6 +116,14 @@ fn flush(cache: &mut Cache) {
     cache.note_flush(&at_second(NOW));
 }
 
+/// Flushes the keys that begin with the wanted one.
+fn flush_prefix(cache: &mut Cache) {
+    let key = wanted();
+    let prefix = KeyPrefix::of_bytes(&key).expect("a prefix");
+    cache.common().flush_prefix(&prefix).expect("room in the list");
+    cache.note_flush(&at_second(NOW));
+}
+
 fn delete(cache: &mut Cache, key: [u8; 1]) {
     let deleted = execute(cache, &Operation::delete(hasher().key(&key)), b"");
     assert_eq!(deleted, Some(Verdict::Deleted));
@@ -156,6 +165,11 @@ struct Core {
 impl Core {
     /// Reads the wanted key in second `second`: its facts and its value; `None` is a miss.
     fn get(&self, second: u32) -> Option<(Facts, Bytes)> {
+        self.ask(second).expect("a few moves never disturb so many looks")
+    }
+
+    /// As [`Self::get`]. `None`: only the owner can answer.
+    fn ask(&self, second: u32) -> Option<Option<(Facts, Bytes)>> {
         let key = wanted();
         let terms = GetTerms { wanted: Wanted::TTL, ..GetTerms::VALUE };
         let (key, now) = (hasher().key(&key), at_second(second));
@@ -169,12 +183,12 @@ impl Core {
                     self.acknowledged.load(Acquire); // The owner may go on here.
                     assert_eq!(value, first, "R1: what was lent does not change");
                     assert!(VALUES.contains(&first), "a torn value: {first:?}");
-                    Some((facts, first))
+                    Some(Some((facts, first)))
                 }
-                (Verdict::Miss, Value::None) => None,
+                (Verdict::Miss, Value::None) => Some(None),
                 other => panic!("{other:?} is no answer to a GET"),
             },
-            ReadAnswer::AskOwner => panic!("a few moves never disturb so many looks"),
+            ReadAnswer::AskOwner => None,
         }
     }
 
@@ -285,6 +299,44 @@ fn a_flushed_value_is_never_lent_and_a_later_one_always() {
         assert!(owner.step(|cache| set(cache, wanted(), VALUES[1])));
     };
     beside("cache, flush", Some(3), |_| (), owning, reading, [0, 1, 2]);
+}
+
+#[test]
+fn a_value_of_a_flushed_prefix_is_never_lent_and_a_later_one_always() {
+    let reading = |core: Core| {
+        let state_of = |got: Option<(Facts, Bytes)>| match got {
+            Some((_, value)) => 2 * u64::from(value != VALUES[0]),
+            None => 1,
+        };
+        let first = core.read(NOW, 0, state_of);
+        core.read(NOW, first, state_of)
+    };
+    let owning = |owner: &mut Owner| {
+        owner.step(|cache| flush_prefix(cache));
+        assert!(owner.step(|cache| set(cache, wanted(), VALUES[1])));
+    };
+    beside("cache, flushed prefix", Some(3), |_| (), owning, reading, [0, 1, 2]);
+}
+
+/// The sweep gives the segment a new generation after it has removed the item. State 3 is a read
+/// that only the owner can answer.
+#[test]
+fn a_value_that_a_sweep_has_removed_is_never_lent() {
+    const LEFT_TO_OWNER: u64 = 3;
+    let reading = |core: Core| {
+        let known = core.acknowledged.load(Acquire);
+        let Some(got) = core.ask(NOW) else { return LEFT_TO_OWNER };
+        let state = if got.is_some() { 0 } else { 1 };
+        let begun = core.begun.load(Relaxed);
+        assert!((known..=begun).contains(&state), "state {state} of {known}..={begun}: {got:?}");
+        state
+    };
+    let owning = |owner: &mut Owner| {
+        owner.step(|cache| flush_prefix(cache));
+        while owner.cache.maintain(&at_second(NOW)) > 0 {}
+        assert_eq!(owner.cache.segments.stats().items, 0, "the sweep has removed it");
+    };
+    beside("cache, sweep", Some(3), |_| (), owning, reading, [0, 1, LEFT_TO_OWNER]);
 }
 
 #[test]

@@ -105,12 +105,20 @@ impl Phase {
 #[derive(Debug)]
 pub(crate) struct Metas {
     region: Region,
+    /// In a model the generations are words that the model knows, because readers rely on the order
+    /// between a generation and the headers of items.
+    #[cfg(loom)]
+    generations: Box<[loom::sync::atomic::AtomicU64]>,
 }
 
 impl Metas {
     /// Lines for `segments` segments, all zero: free.
     pub(crate) fn reserve(segments: usize) -> io::Result<Self> {
-        Ok(Self { region: Region::reserve(segments * META_BYTES, false, "the state of segments")? })
+        Ok(Self {
+            region: Region::reserve(segments * META_BYTES, false, "the state of segments")?,
+            #[cfg(loom)]
+            generations: (0..segments).map(|_| loom::sync::atomic::AtomicU64::new(0)).collect(),
+        })
     }
 
     #[inline]
@@ -175,11 +183,23 @@ impl Metas {
     /// The generation of a segment. Cost: a load. What its owner did before it has set the
     /// generation is visible.
     #[inline]
+    #[cfg(not(loom))]
     pub(crate) fn generation(&self, segment: u32) -> u32 {
         (self.word(segment, PINS).load(Ordering::Acquire) >> 32) as u32
     }
 
+    #[cfg(loom)]
+    pub(crate) fn generation(&self, segment: u32) -> u32 {
+        self.generations[segment as usize].load(Ordering::Acquire) as u32
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn set_generation(&self, segment: u32, generation: u32) {
+        self.generations[segment as usize].store(generation.into(), Ordering::Release);
+    }
+
     /// Sets the generation of a segment. Pins may change meanwhile.
+    #[cfg(not(loom))]
     pub(crate) fn set_generation(&self, segment: u32, generation: u32) {
         let step = generation.wrapping_sub(self.generation(segment));
         self.word(segment, PINS).fetch_add(u64::from(step) << 32, Ordering::Release);

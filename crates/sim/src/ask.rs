@@ -113,8 +113,7 @@ impl Ask {
     /// Whether its line has this word, or it flushes many keys.
     pub(crate) fn names(&self, key: &[u8]) -> bool {
         let line = self.text.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        self.text.starts_with(b"flush_")
-            || line.split(|byte| *byte == b' ').any(|word| word == key)
+        self.text.starts_with(b"flush_") || line.split(|byte| *byte == b' ').any(|word| word == key)
     }
 
     /// The hot key of a request that may get no reply.

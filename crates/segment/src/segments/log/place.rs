@@ -235,7 +235,8 @@ impl Log {
     pub(crate) fn close_all(&mut self, pads: bool) {
         for queue in [Queue::Probation, Queue::Main] {
             while let Some(segment) = self.open.any(queue) {
-                if pads && self.pool.metas.get(segment, ITEMS) > 0 {
+                // A model has only the first bytes of a segment.
+                if pads && !cfg!(loom) && self.pool.metas.get(segment, ITEMS) > 0 {
                     self.pad(segment);
                 }
                 self.close(segment);

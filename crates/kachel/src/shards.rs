@@ -177,7 +177,7 @@ pub(crate) fn start<O: ServedEngines>(
     let (found, origin) = time(found);
     let seeds = Seeds { hash_keys: kachel_host::entropy()? };
     if let Some(pipe) = &pipe {
-        begin_pipe(pipe, options, &sockets, seeds, origin.start_ns());
+        begin_pipe(pipe, options, &sockets, &shared, seeds, origin.start_ns());
     }
     let hasher = KeyHasher::new(seeds, shared.homes.engines());
     let mut engines = opener.open(&opening(options, hasher, &shared))?;
@@ -246,6 +246,7 @@ fn begin_pipe(
     pipe: &SmartPipe,
     options: &ServeOptions,
     sockets: &Sockets,
+    shared: &Arc<Shared>,
     seeds: Seeds,
     start_ns: u64,
 ) {
@@ -253,6 +254,7 @@ fn begin_pipe(
         hash_keys: seeds.hash_keys,
         start_ns,
         sockets: &sockets.of_datagrams(options),
+        shared,
         own_ports: &sockets.udp_ports,
     };
     pipe.begin(options, answers);

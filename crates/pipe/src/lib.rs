@@ -15,8 +15,10 @@
 mod counts;
 mod layout;
 mod load;
+mod looks;
 mod losses;
 mod places;
+mod read_copies;
 mod recent;
 mod table;
 #[cfg(test)]
@@ -25,6 +27,7 @@ mod tests;
 pub use counts::PipeCounts;
 pub use layout::VALUE_BYTES_MAX;
 pub use load::{LoadError, Mode, Program, Trial};
+pub use looks::{KeyReads, Looks};
 pub use losses::{Losses, Lost};
 pub use places::{PipeNetwork, Place, Speaks};
 pub use table::{Items, Pipe, PipeOptions, SwitchError};

@@ -30,7 +30,7 @@
 
 use std::ops::Add;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU8, AtomicU64, fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kachel_engine::{CopiedItem, Copies, CopyReads, FlushStamp};
@@ -42,6 +42,7 @@ use crate::layout::{
     setting, slot,
 };
 use crate::places::{PipeNetwork, Place, address_bit};
+use crate::read_copies::{DroppedCopies, ReadCopy};
 use crate::recent::Recent;
 
 /// The facts about the server that the program needs.
@@ -82,6 +83,10 @@ pub struct Pipe {
     /// The next way of each bucket to be a victim.
     hands: Box<[AtomicU8]>,
     recent: Recent,
+    /// The reads of each slot's copy that engines have taken.
+    taken: Box<[AtomicU32]>,
+    /// The copies that were dropped, for an observer.
+    pub(crate) dropped: DroppedCopies,
     /// Held while the number of flushes changes.
     flushing: Mutex<()>,
     /// Held while the pipe is switched on or off.
@@ -137,7 +142,7 @@ pub struct Items {
 }
 
 /// Bytes that a slot takes in all parts of the table.
-const BYTES_PER_SLOT: usize = (SLOT_WORDS + 1 + LANES_MAX) * 8 + 1;
+const BYTES_PER_SLOT: usize = (SLOT_WORDS + 1 + LANES_MAX) * 8 + size_of::<u32>() + 1;
 
 /// The number of buckets that fit into `memory_bytes`: a power of 2.
 pub(crate) fn bucket_count(memory_bytes: u64) -> u32 {
@@ -159,6 +164,8 @@ impl Pipe {
             lanes,
             hands: (0..buckets).map(|_| AtomicU8::new(0)).collect(),
             recent: Recent::new(),
+            taken: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            dropped: DroppedCopies::default(),
             flushing: Mutex::new(()),
             phase: Mutex::new(Phase::Unused),
             places: OnceLock::new(),
@@ -315,6 +322,36 @@ impl Pipe {
         (0..self.lanes).map(move |lane| &self.memory.hits[lane * self.slots + slot])
     }
 
+    /// The copy in a slot, with its reads. `None` if there is none, or if another core writes it
+    /// (I2).
+    pub(crate) fn read_copy(&self, slot: usize) -> Option<ReadCopy> {
+        let (tag, words) = (&self.memory.buckets[slot], self.words(slot));
+        let secret_hash = tag.load(Acquire);
+        let version = words[slot::VERSION].load(Acquire);
+        let load = |at: usize| words[at].load(Relaxed);
+        if secret_hash <= BUSY || !version.is_multiple_of(2) || load(slot::HASH) != secret_hash {
+            return None;
+        }
+        let lengths = load(slot::LENGTHS);
+        let key_bytes = usize::from(lengths as u16).min(KEY_BYTES_MAX);
+        let value_bytes = usize::from((lengths >> 16) as u16);
+        let mut key = [0; KEY_BYTES_MAX];
+        for (at, bytes) in key.chunks_mut(8).enumerate() {
+            bytes.copy_from_slice(&load(slot::TEXT + at).to_le_bytes());
+        }
+        let reads = self.reads_of(slot);
+        fence(Acquire);
+        let is_same = load(slot::VERSION) == version && tag.load(Relaxed) == secret_hash;
+        let copy = ReadCopy { slot, version, secret_hash, key, key_bytes, value_bytes, reads };
+        is_same.then_some(copy)
+    }
+
+    /// How often the copy in a slot was read. The number wraps around.
+    fn reads_of(&self, slot: usize) -> u32 {
+        let counted = self.hits_of(slot).map(|hits| hits.load(Relaxed) as u32);
+        counted.fold(self.taken[slot].load(Relaxed), u32::wrapping_add)
+    }
+
     /// The second in which a slot was read last, or was written.
     fn last_read(&self, slot: usize) -> u32 {
         self.hits_of(slot).map(|hits| (hits.load(Relaxed) >> 32) as u32).max().unwrap_or(0)
@@ -405,11 +442,15 @@ fn put_text(words: &[AtomicU64], text: &[u8]) {
 impl Copies for Pipe {
     #[inline]
     fn drop_copy(&self, secret_hash: u64) {
-        for tag in self.tags(self.first_slot(secret_hash)) {
+        let first = self.first_slot(secret_hash);
+        for (way, tag) in self.tags(first).iter().enumerate() {
             if tag.load(Relaxed) == secret_hash && secret_hash > BUSY {
+                let is_noted = self.dropped.are_noted();
+                let copy = if is_noted { self.read_copy(first + way) } else { None };
                 // If another core has replaced it meanwhile, it is gone as well.
                 if tag.compare_exchange(secret_hash, 0, AcqRel, Relaxed).is_ok() {
                     self.invalidations.fetch_add(1, Relaxed);
+                    copy.into_iter().for_each(|copy| self.dropped.note(copy));
                 }
             }
         }
@@ -461,6 +502,7 @@ impl Copies for Pipe {
         let Some(slot) = self.claim(self.first_slot(hash), second) else { return };
         self.write(slot, stamp, item);
         self.hits_of(slot).for_each(|hits| hits.store(u64::from(second) << 32, Relaxed));
+        self.taken[slot].store(0, Relaxed);
         self.promotions.fetch_add(1, Relaxed);
         debug_assert!(self.memory.buckets[slot].load(Relaxed) == BUSY, "I1");
         self.memory.buckets[slot].store(hash, Release);
@@ -477,6 +519,7 @@ impl Copies for Pipe {
                 reads.second = reads.second.max((taken >> 32) as u32);
             }
         }
+        self.taken[first + way].fetch_add(reads.count as u32, Relaxed);
         (reads.count > 0).then_some(reads)
     }
 

@@ -10,8 +10,10 @@ mod without;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use kachel_options::Protocol;
+use kachel_shard::Shared;
 
 #[cfg(feature = "pipe")]
 pub(crate) use with::SmartPipe;
@@ -28,6 +30,8 @@ pub(crate) struct Answers<'a> {
     pub(crate) start_ns: u64,
     /// The protocol and the local address of each UDP socket.
     pub(crate) sockets: &'a [(Protocol, SocketAddr)],
+    /// What the shards share: the observers of hot keys.
+    pub(crate) shared: &'a Arc<Shared>,
     /// The UDP ports of the process.
     pub(crate) own_ports: &'a [RangeInclusive<u16>],
 }

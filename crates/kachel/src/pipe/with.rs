@@ -4,7 +4,8 @@
 //! Downstream: `kachel_pipe`.
 //!
 //! A thread looks at the interface while the pipe answers. It tells the program of new addresses,
-//! and switches the pipe off if the interface does not send its replies.
+//! and switches the pipe off if the interface does not send its replies. While hot keys are
+//! observed, it tells the observers what the pipe has answered.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +17,10 @@ use kachel_io::{Clock as _, SystemClock};
 use kachel_observe::{PipeNumbers, pipe_rows};
 use kachel_options::{Protocol, ServeOptions};
 use kachel_pipe::{
-    Items, Losses, Lost, Mode, Pipe, PipeNetwork, PipeOptions, Place, Program, Speaks, SwitchError,
+    Items, KeyReads, Looks, Losses, Lost, Mode, Pipe, PipeNetwork, PipeOptions, Place, Program,
+    Speaks, SwitchError,
 };
-use kachel_shard::{OtherCounts, PipeControl, Switched};
+use kachel_shard::{ObserverSet, OtherCounts, PipeControl, Shared, Switched};
 
 use crate::pipe::Answers;
 
@@ -125,17 +127,19 @@ impl SmartPipe {
         let losses = Losses::new(self.table.counts().answered(), network.dropped);
         let own = |port| answers.own_ports.iter().any(|ports| ports.contains(&port));
         self.table.begin(&settings, |port| kachel_net::reflects(port) || own(port));
-        let pipe = self.clone();
-        let looks = move || pipe.look_at_interface(losses);
+        let (pipe, shared) = (self.clone(), Arc::clone(answers.shared));
+        let looks = move || pipe.look_at_interface(losses, &shared);
         if let Err(error) = std::thread::Builder::new().name("pipe".into()).spawn(looks) {
             self.switch_itself_off(format!("no thread can look at the interface: {error}"));
         }
     }
 
-    /// Looks at the interface as long as the server serves.
-    fn look_at_interface(&self, mut losses: Losses) {
+    /// Looks at the interface, and at the reads of copies, as long as the server serves.
+    fn look_at_interface(&self, mut losses: Losses, shared: &Shared) {
+        let mut looks = None;
         while self.table.is_serving() {
             std::thread::sleep(LOOK_TIME);
+            self.note_hot_keys(&mut looks, shared);
             let answered = self.table.counts().answered();
             // An idle server asks the kernel nothing.
             if answered == losses.answered() {
@@ -153,6 +157,21 @@ impl SmartPipe {
                 ));
             }
         }
+    }
+
+    /// Has the observers note the reads that the pipe has answered since the last call, while hot
+    /// keys are observed.
+    fn note_hot_keys<'p>(&'p self, looks: &mut Option<Looks<'p>>, shared: &Shared) {
+        let observers = &shared.observers;
+        if !observers.on().has(ObserverSet::HOT_KEYS) {
+            *looks = None;
+            return;
+        }
+        let now_ns = SystemClock.now_ns();
+        looks.get_or_insert_with(|| Looks::begin(&self.table)).look(|reads| {
+            let KeyReads { key, secret_hash, value_bytes, count } = reads;
+            observers.note_outside((key, secret_hash), count, value_bytes, now_ns);
+        });
     }
 
     /// Has the program pass everything on, and says why.

@@ -71,6 +71,34 @@ fn hot_items_are_answered_by_the_pipe_in_each_protocol() {
     }
 }
 
+/// The pipe has answered all reads since the key is observed.
+#[test]
+fn a_key_is_hot_also_if_only_the_pipe_answers_its_reads() {
+    let Some(network) = Network::new() else { return };
+    let _server = network.serve(&[]);
+    let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+    make_hot(&mut udp, KEY);
+    let hash = tcp.ask(&format!("observe hash {KEY}\r\n"));
+    let shown = hash.trim().strip_prefix("HASH ").expect("a hash").to_owned();
+    assert_eq!(tcp.ask("observe hotkeys on\r\n"), "OK\r\n");
+    let end = Instant::now() + Duration::from_secs(20);
+    // The pipe's reads are looked at from time to time.
+    let told = loop {
+        assert!(Instant::now() < end, "{:?}", tcp.stats("hotkeys"));
+        make_hot(&mut udp, KEY);
+        let told: HashMap<_, _> = tcp.stats("hotkeys").into_iter().collect();
+        if let Some(key) = told.get("reads:1:key") {
+            assert!([&shown, KEY].contains(&&**key), "{told:?}");
+            break told;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let rate: f64 = told["reads:1:requests_per_s"].parse().expect("a number");
+    assert!(rate > 0.0, "{told:?}");
+    assert_eq!(told["reads_by_bytes:1:key"], told["reads:1:key"]);
+}
+
 /// Each packet counts at the core that the program ran on, and the sums are those of all cores.
 #[test]
 fn stats_pipe_counts_each_packet_at_its_core() {

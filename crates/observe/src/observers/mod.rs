@@ -91,6 +91,8 @@ pub struct Observers {
     hasher: OnceLock<KeyHasher>,
     /// The state of each core.
     cores: Box<[CachePadded<Mutex<CoreState>>]>,
+    /// The state of what answers requests without a core: the pipe.
+    outside: Mutex<CoreState>,
 }
 
 /// What the observers of a core have noted.
@@ -108,6 +110,7 @@ impl Observers {
             on: AtomicU8::new(ObserverSet::NONE.bits()),
             hasher: OnceLock::new(),
             cores: (0..cores).map(|_| CachePadded::default()).collect(),
+            outside: Mutex::default(),
         }
     }
 
@@ -129,8 +132,8 @@ impl Observers {
     /// Switches observers on or off. Those that were off begin anew, at `now_ns` of the monotonic
     /// clock. Each core follows in its next tick.
     pub fn switch(&self, observers: ObserverSet, on: bool, now_ns: u64) {
-        for core in &self.cores {
-            let mut state = lock(core);
+        for state in self.cores.iter().map(|core| &**core).chain([&self.outside]) {
+            let mut state = lock(state);
             if observers.has(ObserverSet::HOT_KEYS) {
                 let kept = state.hot_keys.take().filter(|_| on);
                 state.hot_keys = on.then(|| kept.unwrap_or_else(|| Box::new(HotKeys::new(now_ns))));
@@ -172,7 +175,23 @@ impl Observers {
         }
     }
 
-    /// The hottest keys of all cores, at `now_ns` of the monotonic clock: at most
+    /// Notes reads of a key that the pipe has answered: all of them, not a sample. Each has found a
+    /// value of `value_bytes`.
+    pub fn note_outside(
+        &self,
+        (key, secret_hash): (&[u8], u64),
+        reads: u32,
+        value_bytes: usize,
+        now_ns: u64,
+    ) {
+        debug_assert!(reads > 0, "only a key that was read is noted");
+        if let Some(hot_keys) = &mut lock(&self.outside).hot_keys {
+            let bytes = u64::from(reads) * value_bytes as u64;
+            hot_keys.reads.add(secret_hash, key, reads, bytes, now_ns);
+        }
+    }
+
+    /// The hottest keys of all cores and of the pipe, at `now_ns` of the monotonic clock: at most
     /// `count` of each list, and at most [`HOTTEST_MAX`]; with their bytes if `with_keys`. `None`
     /// while this observer is off, or if no shard has begun. Any thread may ask.
     ///
@@ -189,9 +208,13 @@ impl Observers {
                 writes.push(Source::of(&mut hot_keys.writes, DRAWN_EVERY, now_ns));
             }
         }
+        if let Some(hot_keys) = &mut lock(&self.outside).hot_keys {
+            reads.push(Source::of(&mut hot_keys.reads, 1, now_ns));
+        }
         let key = |secret_hash, is_read| {
-            self.cores.iter().find_map(|core| {
-                let state = lock(core);
+            let states = self.cores.iter().map(|core| &**core).chain([&self.outside]);
+            states.into_iter().find_map(|state| {
+                let state = lock(state);
                 let HotKeys { reads, writes } = state.hot_keys.as_deref()?;
                 let summary = if is_read { reads } else { writes };
                 summary.key(secret_hash).map(Box::from)

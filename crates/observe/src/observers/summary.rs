@@ -421,7 +421,8 @@ mod tests {
     fn bounds_hold_on_streams_that_are_made_to_break_them() {
         const COUNT: u64 = 60_000;
         let any = |number: u64, below: u64| mix(number ^ 0x5a5a) % below;
-        let streams: [(&str, Box<dyn Fn(u64) -> (u64, u64)>); 7] = [
+        type Stream = Box<dyn Fn(u64) -> (u64, u64)>;
+        let streams: [(&str, Stream); 7] = [
             ("one key", Box::new(|_| (1, 100))),
             ("a scan of keys that are read once", Box::new(|number| (number, 100))),
             ("a loop of a few more keys than fit", Box::new(|number| (number % 1_100, 100))),

@@ -47,8 +47,11 @@ impl Hosts {
         has_body: bool,
         purpose: Purpose,
     ) -> Result<(), Refusal> {
-        let is_get = head.method == Method::GET || head.method == Method::HEAD;
-        if !is_get && !(purpose == Purpose::LogIn && head.method == Method::POST) {
+        let is_allowed = match purpose {
+            Purpose::Read => head.method == Method::GET || head.method == Method::HEAD,
+            Purpose::LogIn => head.method == Method::POST,
+        };
+        if !is_allowed {
             return Err((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered"));
         }
         let hosts = head.headers.get_all(HOST);

@@ -45,9 +45,9 @@ pub(crate) fn set_cookie(headers: &HeaderMap, session: &str, is_encrypted: bool)
 pub(crate) fn cookie(headers: &HeaderMap) -> Option<&[u8]> {
     let name = cookie_name(headers);
     let pairs = headers.get_all(COOKIE).iter().flat_map(|header| header.as_bytes().split(is_end));
-    let values = pairs
+    let mut values = pairs
         .filter_map(|pair| pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-    values.last()
+    values.next()
 }
 
 fn is_end(byte: &u8) -> bool {

@@ -69,7 +69,6 @@ impl LivePage {
             phase,
             stopped: &state.stopped,
             hottest: state.hottest.as_ref().and_then(|(_, hottest)| hottest.as_ref()),
-            ..Circumstances::default()
         };
         let newest =
             Newest { incarnation: &self.incarnation, version: KACHEL_VERSION, circumstances };

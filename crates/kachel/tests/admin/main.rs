@@ -292,6 +292,9 @@ fn a_server_that_loads_items_is_healthy_and_not_ready() {
     assert_eq!(http_status(&answer), 503, "{answer}");
     assert!(answer.contains("starting"), "{answer}");
     assert_eq!(http_status(&ask("/health")), 200);
+    let now = ask("/api/now");
+    assert!(now.contains("\"phase\":\"starting\"") && now.contains("it loads the items"), "{now}");
+    assert!(ask("/api/history").ends_with("\"samples\":[]}"), "nothing is counted yet");
     let reading = std::thread::spawn(move || {
         let mut said = Vec::new();
         log.read_to_end(&mut said).expect("a log");

@@ -465,6 +465,9 @@ mod tests {
     /// The Unix second at which the histories of these tests begin.
     const BEGIN_S: u64 = 1_800_000_000;
 
+    /// What a second changes.
+    type Change<'c> = &'c dyn Fn(&mut Reading);
+
     /// A server on virtual time, which makes one reading a second.
     #[derive(Default)]
     struct Virtual {
@@ -527,7 +530,7 @@ mod tests {
 
     #[test]
     fn ten_healthy_minutes_have_no_finding_in_any_second() {
-        let healthy: [(&str, &dyn Fn(&mut Reading)); 6] = [
+        let healthy: [(&str, Change<'_>); 6] = [
             ("idle", &|_| {}),
             ("few requests, all of which miss", &reads(3, 3)),
             ("a steady load", &reads(50_000, 2000)),
@@ -569,7 +572,7 @@ mod tests {
 
     #[test]
     fn each_of_ten_faults_has_its_sentence_and_ends() {
-        let faults: [(&str, &dyn Fn(&mut Reading)); 8] = [
+        let faults: [(&str, Change<'_>); 8] = [
             ("small_memory", &|reading| {
                 reads(10_000, 2000)(reading);
                 reading.tally.evictions += 2000;

@@ -248,7 +248,6 @@ mod tests {
             phase: ServePhase::Serving,
             stopped: &stopped,
             hottest: Some(&hottest),
-            ..Circumstances::default()
         };
         let newest = Newest { incarnation: "a", version: "0.1.0", circumstances };
         let mut to = String::new();

@@ -9,8 +9,8 @@
 //! Invariants:
 //! - J1  Numbers that JSON does not have (NaN) are written as `null`.
 //! - J2  A text cannot end its string, nor the `<script>` or the line that it may stand in.
-//! - J3  An update has at most [`CORES_MAX`] cores, and [`HOT_KEYS_MAX`] keys of each list, so it is
-//!   at most about 64 KiB.
+//! - J3  An update has at most [`CORES_MAX`] cores, and [`HOT_KEYS_MAX`] keys of each list. So
+//!   it is at most about 64 KiB.
 
 use std::fmt::Write as _;
 

@@ -100,7 +100,7 @@ fn text(others: &[Row<'_>]) -> String {
 
 /// Every metric that a server may print, in the order of `/metrics`.
 pub(crate) fn metrics() -> Vec<Metric> {
-    let tls = TlsNumbers { new_sessions: Some(0), ..TlsNumbers::default() };
+    let tls = TlsNumbers { new_sessions: Some(0), expires_s: Some(0), ..TlsNumbers::default() };
     let mut all: Vec<Metric> = Vec::new();
     for (others, group) in [
         (Vec::new(), Group::Own),

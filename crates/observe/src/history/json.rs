@@ -182,9 +182,9 @@ fn separate(to: &mut String, place: usize) {
     }
 }
 
-/// A number with at most three decimals (J1).
+/// A number with at most five decimals (J1).
 fn number(to: &mut String, value: f64) {
-    let rounded = (value * 1e3).round() / 1e3;
+    let rounded = (value * 1e5).round() / 1e5;
     if rounded.is_finite() {
         let _ = write!(to, "{rounded}");
     } else {
@@ -226,7 +226,7 @@ mod tests {
         let mut to = String::new();
         text(&mut to, "a\"\\</script>\n\u{2028}\u{7f}\u{1F600}");
         assert_eq!(to, "\"a\\\"\\\\\\u003c/script\\u003e\\u000a\\u2028\\u007f\u{1F600}\"", "J2");
-        let numbers = [0.1 + 0.2, f64::NAN, 1e12, 0.000_04, 5.0, f64::INFINITY];
+        let numbers = [0.1 + 0.2, f64::NAN, 1e12, 0.000_004, 5.0, f64::INFINITY];
         let mut to = String::new();
         list(&mut to, numbers.into_iter(), number);
         assert_eq!(to, "[0.3,null,1000000000000,0,5,null]", "J1");

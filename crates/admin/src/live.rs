@@ -16,8 +16,8 @@
 //!   shard.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use hyper::body::Bytes;
@@ -32,7 +32,7 @@ use crate::source::AdminSource;
 /// The newest update, and who gets it.
 #[derive(Debug)]
 pub(crate) struct LiveUpdates {
-    newest: Sender<Bytes>,
+    newest: Mutex<Sender<Bytes>>,
     viewers: Arc<Viewers>,
 }
 
@@ -52,7 +52,16 @@ impl Drop for Place {
 
 impl LiveUpdates {
     pub(crate) fn new() -> Self {
-        Self { newest: Sender::new(Bytes::new()), viewers: Arc::default() }
+        Self { newest: Mutex::new(Sender::new(Bytes::new())), viewers: Arc::default() }
+    }
+
+    /// Ends the updates of all viewers, which may ask for new ones.
+    pub(crate) fn end_viewers(&self) {
+        *self.newest() = Sender::new(Bytes::new());
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Sender<Bytes>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a sample once a second, and sends it to the viewers. Never ends.
@@ -65,7 +74,8 @@ impl LiveUpdates {
             let stopped = if is_viewed { probe.stopped(source).await } else { Vec::new() }; // L3
             source.sample(&stopped);
             if is_viewed {
-                self.newest.send_replace(event(source));
+                let event = event(source);
+                self.newest().send_replace(event);
             }
         }
     }
@@ -77,7 +87,7 @@ impl LiveUpdates {
         self.viewers.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).ok()?;
         let place = Place(Arc::clone(&self.viewers));
         let first = [format!("retry: {LIVE_RETRY_MS}\n\n").into_bytes(), event(source).into()];
-        let mut newest = self.newest.subscribe();
+        let mut newest = self.newest().subscribe();
         newest.mark_unchanged();
         let first = Bytes::from(first.concat());
         Some(Viewer { first: Some(first), next: next(newest), deadline, _place: place })

@@ -121,6 +121,7 @@ impl Service {
     pub(crate) fn set_token(&self, token: AdminToken) {
         let place = self.token.as_ref().expect("a server without a token gets none later");
         *place.write().unwrap_or_else(PoisonError::into_inner) = token;
+        self.updates.end_viewers(); // R1: they show the new one.
     }
 
     /// Answers the request of a client at `address`, which is `None` for a unix socket. Its

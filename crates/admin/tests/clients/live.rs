@@ -176,7 +176,13 @@ fn a_browser_logs_in_by_a_form_and_carries_a_cookie() {
     assert_eq!(http_status(&log_in(port, "Origin: http://evil.example\r\n", &right)), 403);
     assert_eq!(http_status(&log_in(port, "", TOKEN)), 400, "there is no field");
     assert_eq!(http_status(&log_in(port, "", &format!("token={}", "f".repeat(2000)))), 400);
+    let mut viewer = http_connect(port);
+    let head = format!("GET /live HTTP/1.1\r\nHost: localhost:{port}\r\nCookie: {cookie}\r\n\r\n");
+    viewer.write_all(head.as_bytes()).expect("sent");
+    assert_eq!(http_status(&read_to(&mut viewer, "data: ")), 200);
     admin.set_token(token(&TOKEN.to_uppercase()));
+    // The end comes without another request, and before any limit of a viewer that reads.
+    http_read_to_end(viewer);
     assert_eq!(with(cookie, "/api/now"), 401, "another token has another session");
     assert_eq!(http_status(&http_get_with(port, "/api/now", &TOKEN.to_uppercase())), 200);
 }

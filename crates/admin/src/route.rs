@@ -237,7 +237,8 @@ impl Service {
         let checked = if let Some(token) = bearer(&head.headers) {
             self.check(address, |needed| needed.is(token)).await
         } else if let Some(session) = login::cookie(&head.headers) {
-            self.check(address, |needed| needed.is_session(session)).await
+            let checked = self.check(address, |needed| needed.is_session(session)).await;
+            checked.map_err(Refused::of_session)
         } else {
             Err(Refused::Missing)
         };
@@ -279,14 +280,24 @@ enum Refused {
     Missing,
     /// It has sent a wrong token.
     Wrong,
+    /// It has sent a cookie of another token.
+    Ended,
     /// Its network has sent too many wrong tokens.
     TooMany,
 }
 
 impl Refused {
+    /// Why a client with a cookie is not answered, if a token would be refused for this.
+    const fn of_session(self) -> Self {
+        match self {
+            Self::Wrong => Self::Ended,
+            other => other,
+        }
+    }
+
     const fn status(self) -> StatusCode {
         match self {
-            Self::Missing | Self::Wrong => StatusCode::UNAUTHORIZED,
+            Self::Missing | Self::Wrong | Self::Ended => StatusCode::UNAUTHORIZED,
             Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
         }
     }
@@ -295,6 +306,7 @@ impl Refused {
         match self {
             Self::Missing => "a token is needed: Authorization: Bearer TOKEN",
             Self::Wrong => "the token is wrong",
+            Self::Ended => "the token was replaced; send the new one",
             Self::TooMany => "too many wrong tokens came from this address; try again later",
         }
     }
@@ -303,7 +315,9 @@ impl Refused {
     fn answer(self) -> Answer {
         let answer = Answer::sentence(self.status(), self.sentence());
         match self {
-            Self::Missing | Self::Wrong => answer.with_static(WWW_AUTHENTICATE, "Bearer"),
+            Self::Missing | Self::Wrong | Self::Ended => {
+                answer.with_static(WWW_AUTHENTICATE, "Bearer")
+            }
             Self::TooMany => answer.with_static(RETRY_AFTER, "5"),
         }
     }

@@ -184,5 +184,8 @@ fn a_browser_logs_in_by_a_form_and_carries_a_cookie() {
     // The end comes without another request, and before any limit of a viewer that reads.
     http_read_to_end(viewer);
     assert_eq!(with(cookie, "/api/now"), 401, "another token has another session");
+    let head = format!("GET / HTTP/1.1\r\nHost: localhost:{port}\r\nCookie: {cookie}\r\n\r\n");
+    let form = http_ask(http_connect(port), head);
+    assert!(form.contains("the token was replaced") && form.contains("<form"), "{form}");
     assert_eq!(http_status(&http_get_with(port, "/api/now", &TOKEN.to_uppercase())), 200);
 }

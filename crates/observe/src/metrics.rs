@@ -144,14 +144,19 @@ impl Metrics {
         self.rows.push(Taken { name, number, text, kind, unit, help, is_shown: false });
     }
 
-    /// Takes what no row has: the histograms of all cores, and the storage requests that are no
-    /// compare-and-swap requests.
+    /// Takes what no row has: the histograms of all cores, the time of each one, and the storage
+    /// requests that are no compare-and-swap requests.
     pub fn take_totals(&mut self, totals: &Totals) {
         // The difference of `cmd_set` and the others would fall when another core counts a request
         // between the readings. Prometheus takes a counter that falls for a restart.
         self.sets = totals.sum(|counters| &counters.sets);
         self.tick_histograms(totals);
         self.store_histograms(totals);
+        let name = "kachel_busy_seconds_total";
+        self.head(name, Kind::Counter, "Time in which a thread was not asleep.");
+        for (shard, busy_ns) in totals.busy_ns() {
+            let _ = writeln!(self.to, "{name}{{shard=\"{shard}\"}} {}", busy_ns as f64 / 1e9);
+        }
     }
 
     fn tick_histograms(&mut self, totals: &Totals) {

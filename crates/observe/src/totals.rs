@@ -10,9 +10,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use kachel_stdx::Counter;
 
 use crate::by_class::ClassCounters;
-use crate::counters::Counters;
+use crate::counters::{Counters, TICK_UNIT_NS};
 use crate::engine_counters::EngineCounters;
 use crate::histogram::{Histogram, HistogramSum};
+
+/// How many cores are shown one by one. Most servers have fewer, and the number of metrics has a
+/// limit (`metrics`).
+const CORES_SHOWN_MAX: usize = 32;
 
 /// The counters of all cores and of all engines. There may be more engines than cores, or fewer.
 #[derive(Debug)]
@@ -83,6 +87,26 @@ impl Totals {
             sum.add(histogram(before), histogram(now));
         }
         sum
+    }
+
+    /// How long each core was not asleep since the last `stats reset`, in nanoseconds, with the
+    /// number of the core. The cores after the first [`CORES_SHOWN_MAX`] are one entry, `others`.
+    pub(crate) fn busy_ns(&self) -> Vec<(String, u64)> {
+        let busy = self.cores_before.iter().zip(&self.cores).map(|(before, now)| {
+            let mut ticks = HistogramSum::default();
+            ticks.add(&before.tick_times, &now.tick_times);
+            ticks.sum() * TICK_UNIT_NS
+        });
+        let mut all: Vec<(String, u64)> = Vec::new();
+        for (core, busy_ns) in busy.enumerate() {
+            match all.get_mut(CORES_SHOWN_MAX) {
+                Some((_, others)) => *others += busy_ns,
+                None if core < CORES_SHOWN_MAX => all.push((core.to_string(), busy_ns)),
+                None => all.push(("others".into(), busy_ns)),
+            }
+        }
+        debug_assert!(all.len() <= CORES_SHOWN_MAX + 1, "few names");
+        all
     }
 
     /// The sum over all cores of `value` since the last `stats reset`.

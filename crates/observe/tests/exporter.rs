@@ -116,6 +116,8 @@ fn each_number_is_the_one_of_stats() {
     assert_eq!(of("memcached_commands_total{command=\"set\",status=\"hit\"}"), 6.0);
     assert_eq!(of("memcached_commands_total{command=\"cas\",status=\"badval\"}"), 1.0);
     assert_eq!(of("memcached_current_items"), 77.0);
+    assert_eq!(of("kachel_busy_seconds_total{shard=\"0\"}"), 9_984e-9, "in units of a tick");
+    assert_eq!(of("kachel_busy_seconds_total{shard=\"1\"}"), 0.0);
     assert_eq!(of("memcached_process_user_cpu_seconds_total"), 1.25);
     assert_eq!(of("memcached_process_system_cpu_seconds_total"), 0.000_002);
     assert_eq!(of("kachel_longest_tick_seconds"), 2.5);
@@ -129,6 +131,29 @@ fn each_number_is_the_one_of_stats() {
     assert_eq!(of("kachel_tick_seconds_bucket{le=\"0.000032768\"}"), 1.0);
 }
 
+/// M2: the number of series does not grow with the cores for ever.
+#[test]
+fn many_cores_have_few_series() {
+    let totals = Totals::new(40, 1);
+    for core in &totals.cores {
+        core.tick_times.note(1_000_000_000 / TICK_UNIT_NS);
+    }
+    let all = series(&text(&totals));
+    let busy = all.iter().filter(|(name, _)| name.starts_with("kachel_busy_seconds_total"));
+    assert_eq!(busy.count(), 33);
+    assert_eq!(all["kachel_busy_seconds_total{shard=\"31\"}"].1, 1.0);
+    assert_eq!(all["kachel_busy_seconds_total{shard=\"others\"}"].1, 8.0);
+    // The rows of TLS and of the pipe come to these.
+    assert!(all.len() + 12 <= 300, "{} series", all.len());
+    let mut row = String::new();
+    own(&totals, &FACTS, &[], &mut |it| {
+        if it.name == "kachel_busy_ms" {
+            row = it.value.to_string();
+        }
+    });
+    assert!(row.starts_with("0:1000 1:1000 ") && row.ends_with(" 31:1000 others:8000"), "{row}");
+}
+
 #[test]
 fn units_stand_in_the_names_and_labels_are_escaped() {
     let text = text(&Totals::new(1, 1));
@@ -136,7 +161,8 @@ fn units_stand_in_the_names_and_labels_are_escaped() {
     assert!(text.contains(info), "{text}");
     for (name, (kind, _)) in series(&text) {
         if name.starts_with("kachel_") && kind == "counter" {
-            assert!(name.ends_with("_total"), "{name} is a counter");
+            let metric = name.split('{').next().expect("a name");
+            assert!(metric.ends_with("_total"), "{name} is a counter");
         }
         assert!(kind == "histogram" || !name.ends_with("_count"), "{name} is no histogram");
         assert!(!name.ends_with("_us") && !name.ends_with("_us_total"), "{name} is in seconds");

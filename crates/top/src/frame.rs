@@ -58,7 +58,7 @@ pub(crate) fn frame(view: &View, size: Size) -> Vec<Line> {
     let finding = finding(view);
     let mut texts = vec![who(view), String::new()];
     if let Some(reading) = view.last() {
-        texts.extend(rows(reading, view.rates.as_ref()));
+        texts.extend(rows(reading, view));
         let taken = 1 + texts.len();
         texts.extend(chart(view, size, size.lines.saturating_sub(taken)));
     }
@@ -96,12 +96,14 @@ fn rate(rates: Option<&Counts>, of: fn(&Counts) -> f64) -> String {
     rates.map_or_else(|| "-".into(), |rates| format!("{}/s", shown_rate(of(rates))))
 }
 
-fn rows(reading: &Reading, rates: Option<&Counts>) -> Vec<String> {
+fn rows(reading: &Reading, view: &View) -> Vec<String> {
+    let rates = view.rates.as_ref();
     let mut rows = traffic(rates);
     rows.push(String::new());
     rows.extend(contents(reading, rates));
     rows.push(String::new());
     rows.extend(resources(reading, rates));
+    rows.extend(loads(&view.loads));
     rows.push(String::new());
     rows
 }
@@ -175,6 +177,16 @@ fn resources(reading: &Reading, rates: Option<&Counts>) -> Vec<String> {
         row("Processor", &processor(rates)),
         row("Threads", &[awake.unwrap_or(threads)]),
     ]
+}
+
+/// How busy each thread was: a digit each, 9 from 90 % on. `None` where it is not known.
+fn loads(loads: &[f64]) -> Option<String> {
+    let most = loads.iter().copied().enumerate().max_by(|one, other| one.1.total_cmp(&other.1));
+    let (thread, most) = most?;
+    let digit = |load: &f64| char::from(b'0' + (load * 10.0).clamp(0.0, 9.0) as u8);
+    let digits: String = loads.iter().map(digit).collect();
+    let most = format!("thread {thread} most, {}", shown_percent(most));
+    Some(row("Load", &[format!("[{digits}]"), most]))
 }
 
 /// A bar, and the numbers that it shows.

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// The most rows of the answers to one question.
 const ROWS_MAX: usize = 4096;
-/// The most bytes of a value.
-const VALUE_BYTES_MAX: usize = 256;
+/// The most bytes of a value. The longest one has the times of 33 threads.
+const VALUE_BYTES_MAX: usize = 1024;
 
 /// The statistics of a server at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,6 +93,8 @@ impl Numbers {
             if let Some((_, name)) = METRICS.iter().find(|(metric, _)| metric.as_bytes() == series)
             {
                 numbers.add(name, value);
+            } else if series.starts_with(b"kachel_busy_seconds_total{") {
+                numbers.append_busy(label(series, b"shard"), value);
             } else if series.starts_with(b"memcached_version{version=\"") {
                 numbers.insert(b"version", label(series, b"version"));
             } else if series.starts_with(b"kachel_build_info{") {
@@ -107,6 +109,20 @@ impl Numbers {
         if let (true, Ok(name), Ok(value)) = (fits, str::from_utf8(name), str::from_utf8(value)) {
             self.0.insert(name.to_owned(), value.to_owned());
         }
+    }
+
+    /// Appends the time of a thread to the row that `stats kachel` has for all, `kachel_busy_ms`.
+    fn append_busy(&mut self, shard: &[u8], value: &[u8]) {
+        let (Ok(shard), Ok(value)) = (str::from_utf8(shard), str::from_utf8(value)) else { return };
+        let Ok(seconds) = value.parse::<f64>() else { return };
+        let name = "kachel_busy_ms";
+        let row = format!(
+            "{} \
+         {shard}:{:.0}",
+            self.text(name).unwrap_or_default(),
+            seconds * 1000.0
+        );
+        self.insert(name.as_bytes(), row.as_bytes());
     }
 
     /// Adds the value of a metric to a statistic.

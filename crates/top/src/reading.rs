@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 
 use crate::numbers::Numbers;
 
+/// The most threads whose load is shown: each is a character.
+const THREADS_MAX: usize = 32;
+
 /// What a server says about itself at one moment. Counts are since its start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
@@ -30,6 +33,8 @@ pub(crate) struct Reading {
     pub(crate) connections_max: Option<f64>,
     pub(crate) threads: Option<f64>,
     pub(crate) awake_cores: Option<f64>,
+    /// Seconds in which each thread was not asleep, with its name, as far as Kachel tells it.
+    pub(crate) busy_s: Vec<(String, f64)>,
     /// Threads that stand still; only an admin address knows.
     pub(crate) stopped_shards: f64,
     /// Whether clients should be sent there; only an admin address knows.
@@ -95,6 +100,18 @@ impl Counts {
     }
 }
 
+/// The times of single threads: `0:1234 1:56 others:7` in milliseconds in `stats kachel`, and
+/// already apart in metrics.
+fn busy_s(numbers: &Numbers) -> Vec<(String, f64)> {
+    let text = numbers.text("kachel_busy_ms").unwrap_or_default();
+    let entries = text.split_ascii_whitespace().filter_map(|entry| {
+        let (name, ms) = entry.split_once(':').filter(|(name, _)| *name != "others")?;
+        let ms: f64 = ms.parse().ok()?;
+        (ms.is_finite() && ms >= 0.0).then(|| (name.to_owned(), ms / 1000.0))
+    });
+    entries.take(THREADS_MAX).collect()
+}
+
 impl Reading {
     /// The reading of these numbers.
     ///
@@ -148,6 +165,7 @@ impl Reading {
             connections_max: known("max_connections"),
             threads: known("threads"),
             awake_cores: known("kachel_awake_cores"),
+            busy_s: busy_s(numbers),
             stopped_shards: number("kachel_stopped_shards"),
             is_ready: known("kachel_ready") != Some(0.0),
             evicted_by_class: by_class.collect(),
@@ -173,6 +191,18 @@ impl Reading {
             rates.evicted_age_s += (now.count - count_before).max(0.0) * now.age_s / seconds;
         }
         Some(rates)
+    }
+
+    /// The part of the time in which each thread was busy since `before`, `seconds` earlier, from
+    /// 0 to 1. Empty if it is not known, or the threads are others (R1).
+    pub(crate) fn loads(&self, before: &Self, seconds: f64) -> Vec<f64> {
+        let pairs = self.busy_s.iter().zip(&before.busy_s);
+        let is_same = self.busy_s.len() == before.busy_s.len()
+            && pairs.clone().all(|((name, now), (other, then))| name == other && now >= then);
+        if !is_same || self.is_restarted_since(before) || seconds <= 0.0 {
+            return Vec::new();
+        }
+        pairs.map(|((_, now), (_, then))| ((now - then) / seconds).min(1.0)).collect()
     }
 
     /// The mean time from the last use of the items that `rates` evicts to their eviction. `None`

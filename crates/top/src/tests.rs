@@ -119,6 +119,37 @@ fn a_restart_is_told_and_makes_no_spike() {
     assert_eq!(restarted.history.iter().filter(|second| second.is_none()).count(), 2);
 }
 
+#[test]
+fn the_load_of_each_thread_is_shown_if_the_server_tells_it() {
+    let busy = |row: &str| {
+        let mut numbers = Numbers::default();
+        let answer = format!("STAT uptime 1\nSTAT kachel_busy_ms {row}\nEND\n");
+        numbers.take_stats(answer.as_bytes()).expect("a whole answer");
+        Reading::of(&numbers).expect("a server")
+    };
+    let shown = |row: &str, later: &str| {
+        let text = text(&view([busy(row), busy(later)]), SIZE);
+        text.lines().find(|line| line.starts_with("Load")).map(str::to_owned)
+    };
+    let wanted = "Load         [093]            thread 1 most, 100.0 %";
+    assert_eq!(shown("0:5 1:0 2:7", "0:5 1:2000 2:307 others:9").as_deref(), Some(wanted));
+    // Another number of threads, a reset, and what is no number.
+    for (row, later) in [
+        (
+            "0:5",
+            "0:5 \
+     1:6",
+        ),
+        ("0:5", "0:4"),
+        ("x", "y"),
+        ("0:NaN", "0:inf"),
+        ("", ""),
+    ] {
+        assert_eq!(shown(row, later), None, "{row} {later}");
+    }
+    assert!(text(&view(of_stats(MEMCACHED)), SIZE).lines().all(|line| !line.starts_with("Load")));
+}
+
 /// R1: `stats reset` lets counts fall in the same life.
 #[test]
 fn counts_that_fall_have_no_rate() {

@@ -25,6 +25,8 @@ pub(crate) struct View {
     last: Option<(f64, Reading)>,
     /// The rates of the last second, if there are any.
     pub(crate) rates: Option<Counts>,
+    /// The part of the last second in which each thread was busy, if it is known.
+    pub(crate) loads: Vec<f64>,
     /// The requests a second, oldest first; `None` where there is no rate.
     pub(crate) history: VecDeque<Option<f64>>,
     /// Why there is no answer, and since when.
@@ -50,7 +52,8 @@ impl View {
     pub(crate) const fn new(address: String) -> Self {
         let history = VecDeque::new();
         let (last, rates, failure, restarted_at) = (None, None, None, None);
-        Self { address, last, rates, history, failure, restarted_at, now_s: 0.0 }
+        let loads = Vec::new();
+        Self { address, last, rates, loads, history, failure, restarted_at, now_s: 0.0 }
     }
 
     /// Takes an answer that came at `now_s` seconds.
@@ -58,6 +61,7 @@ impl View {
         debug_assert!(now_s >= self.now_s, "time passes");
         self.now_s = now_s;
         self.rates = None;
+        self.loads.clear();
         match answer {
             Err(reason) => {
                 let since = self.failure.take().map_or(now_s, |(since, _)| since);
@@ -70,6 +74,7 @@ impl View {
                         self.restarted_at = Some(now_s);
                     }
                     self.rates = reading.rates(before, now_s - before_s);
+                    self.loads = reading.loads(before, now_s - before_s);
                 }
                 self.last = Some((now_s, reading));
             }

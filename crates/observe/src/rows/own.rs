@@ -5,7 +5,7 @@
 
 use crate::counters::{TICK_UNIT_NS, WAIT_UNIT_NS};
 use crate::rows::Of::{Computed, Engines, Fact, Max, Sum};
-use crate::rows::{ProcessFacts, Row, RowValue, Stat, counter, each, gauge, info};
+use crate::rows::{Kind, ProcessFacts, Row, RowValue, Stat, Unit, counter, each, gauge, info};
 use crate::totals::Totals;
 
 /// Gives the rows of `stats kachel` to `sink`. `others` are rows that other parts of the process
@@ -21,6 +21,22 @@ pub fn own(
     each(PROCESS, totals, facts, sink);
     others.iter().for_each(&mut *sink);
     each(COUNTERS, totals, facts, sink);
+    busy(totals, sink);
+}
+
+/// Gives the row of the time of each core, which is one row because there may be many cores. The
+/// metrics have a series for each (`metrics`).
+fn busy(totals: &Totals, sink: &mut dyn FnMut(&Row<'_>)) {
+    let each = totals.busy_ns().into_iter().map(|(core, ns)| format!("{core}:{}", ns / 1_000_000));
+    let text = each.collect::<Vec<_>>().join(" ");
+    debug_assert!(!text.is_empty(), "a process has cores");
+    sink(&Row {
+        name: "kachel_busy_ms",
+        value: RowValue::Text(&text),
+        kind: Kind::Info,
+        unit: Unit::One,
+        help: "Time in which each thread was not asleep, in milliseconds.",
+    });
 }
 
 /// A percentile of the times of ticks in microseconds, rounded up.

@@ -266,6 +266,30 @@ pub(crate) const ALERTS: &[Alert] = &[
         shown: "95%",
     },
     Alert {
+        name: "KachelOneThreadBusy",
+        expression: "max by (job, instance) \
+         (rate(kachel_busy_seconds_total{shard!=\"others\"}[5m])) > 0.95 \
+            and avg by (job, instance) (rate(kachel_busy_seconds_total{shard!=\"others\"}[5m])) < \
+            0.6",
+        holds: "10m",
+        severity: "warning",
+        says: "has one thread that is busy for VALUE of the time, while the others are not",
+        shown_as: ShownAs::Percent,
+        advice: "One key, or one connection, has most of the load. Have clients keep a hot key \
+         for a \
+            moment, or store it under several names; spread the load over more connections.",
+        fires: &[
+            ("kachel_busy_seconds_total{shard=\"0\"}", "0+59.4x40"),
+            ("kachel_busy_seconds_total{shard=\"1\"}", "0+6x40"),
+        ],
+        silent: &[
+            ("kachel_busy_seconds_total{shard=\"0\"}", "0+59.4x40"),
+            ("kachel_busy_seconds_total{shard=\"1\"}", "0+48x40"),
+        ],
+        at: "30m",
+        shown: "99%",
+    },
+    Alert {
         name: "KachelSlowTicks",
         expression: "histogram_quantile(0.99, rate(kachel_tick_seconds_bucket[10m])) > 0.01",
         holds: "10m",

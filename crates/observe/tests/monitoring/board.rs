@@ -319,6 +319,17 @@ const SHARDS: Section = Section {
     title: "Threads",
     panels: &[
         Panel {
+            title: "Load of each thread",
+            says: "The part of the time in which a thread was not asleep. One at 100 % while \
+             others are \
+                   not: one key or one connection has most of the load.",
+            unit: "percentunit",
+            lines: &[(
+                "sum by (instance, shard) (rate(kachel_busy_seconds_total{$S}[$R]))",
+                "{{instance}} {{shard}}",
+            )],
+        },
+        Panel {
             title: "Turns",
             says: "Turns a second of all threads, and those that had something to do.",
             unit: "ops",

@@ -137,7 +137,7 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     }
     daemon.into_iter().for_each(Daemon::ready);
     running.begin();
-    progress.serve(running.live());
+    progress.serve(running.live(options.admin.shows_classes));
     tell(ServiceState::Ready);
 
     let (token, options_file) = (token_file.zip(admin), options.options_file.clone());

@@ -19,7 +19,7 @@ use kachel_engine::{
 use kachel_host::{Budget, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
 use kachel_net::{CoreIndex, EndpointIndex, REPLY_DATAGRAMS_MAX, Users};
-use kachel_observe::HOT_KEYS_MAX;
+use kachel_observe::{HOT_KEYS_MAX, class_metrics};
 use kachel_options::{
     IoChoice, ListenTls, Protocol, Reads, ServeOptions, TEST_ENGINES_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
@@ -515,14 +515,19 @@ impl<O: ServedEngines> Running<O> {
         Admitting { shared: Arc::clone(&self.shared), wakers: Arc::clone(&self.wakers) }
     }
 
-    /// The shards as other threads see them.
-    pub(crate) fn live(&self) -> LiveShards {
+    /// The shards as other threads see them. `shows_classes` says whether their metrics have those
+    /// of size classes.
+    pub(crate) fn live(&self, shows_classes: bool) -> LiveShards {
         let Admitting { shared, wakers } = self.admitting();
         let (of_shared, engines) = (Arc::clone(&shared), Arc::clone(&self.engines));
         let (origin, io_kind) = (self.origin, self.obtained.io);
         let metrics = Box::new(move || {
             let now = of_shared.now(&origin, SystemClock.now_ns());
-            of_shared.metrics(now, io_kind, engines.common())
+            let mut text = of_shared.metrics(now, io_kind, engines.common());
+            if shows_classes {
+                text.push_str(&class_metrics(&engines.class_numbers(&of_shared.totals)));
+            }
+            text
         });
         let (of_shared, engines) = (Arc::clone(&shared), Arc::clone(&self.engines));
         let reading = Box::new(move || {

@@ -21,6 +21,7 @@ mod observers;
 mod watchers;
 mod census;
 mod class_sums;
+mod class_metrics;
 mod totals;
 mod counters;
 mod engine_counters;
@@ -34,6 +35,7 @@ pub use by_class::{
 pub use census::{
     CENSUS_BYTES_MAX, Census, Group, Grouping, NOTE_BYTES, SIZE_STEPS_MAX, take_note,
 };
+pub use class_metrics::{ClassNumbers, REQUEST_KINDS, class_metrics};
 pub use class_sums::ClassSums;
 pub use counters::{Counters, TICK_UNIT_NS, WAIT_UNIT_NS};
 pub use engine_counters::EngineCounters;
@@ -51,7 +53,9 @@ pub use observers::{
     Noted, NotedAccess, Noting, Observers, SampleGate,
 };
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
-pub use rows::classes::{CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sizes};
+pub use rows::classes::{
+    CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sampled_requests, sizes,
+};
 pub use rows::general::general;
 pub use rows::others::{PipeNumbers, TlsNumbers, pipe_rows, tls_rows};
 pub use rows::own::own;

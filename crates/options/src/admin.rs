@@ -35,6 +35,8 @@ pub struct AdminOptions {
     pub hosts: Vec<String>,
     /// The file with the token that clients must show (`--admin-token-file`).
     pub token_file: Option<PathBuf>,
+    /// Whether the metrics have those of size classes (`--admin-classes`).
+    pub shows_classes: bool,
 }
 
 /// The address as the option takes it.
@@ -97,6 +99,7 @@ impl AdminOptions {
             let without_effect = [
                 ("--admin-host", !self.hosts.is_empty()),
                 ("--admin-token-file", self.token_file.is_some()),
+                ("--admin-classes", self.shows_classes),
             ];
             for (option, _) in without_effect.iter().filter(|(_, given)| *given) {
                 reports.push(format!("{option}: has no effect without --admin"));

@@ -341,6 +341,13 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         },
     ),
     own(
+        "admin-classes",
+        Nothing,
+        "off",
+        "show size classes in /metrics of the admin address: 15 series for each class that has had items",
+        |partial, _| set(&mut partial.serve.admin.shows_classes, true),
+    ),
+    own(
         "observe",
         Text("list"),
         "off",

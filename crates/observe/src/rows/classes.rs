@@ -21,6 +21,7 @@ use kachel_stdx::{Counter, SizeClasses};
 
 use crate::by_class::ClassCounters;
 use crate::census::{Census, Group};
+use crate::class_metrics::REQUEST_KINDS;
 use crate::class_sums::ClassSums;
 use crate::rows::{Kind, Row, RowValue, Unit};
 use crate::totals::Totals;
@@ -47,7 +48,7 @@ type OfAll = fn(&Totals) -> u64;
 type Pick = (OfClass, OfAll);
 
 /// memcached's counters of a class, in its order.
-const REQUESTS: [(&str, Pick); 8] = [
+const REQUESTS: [(&str, Pick); REQUEST_KINDS] = [
     ("get_hits", (|row| &row.get_hits, |all| all.sum(|core| &core.get_hits))),
     ("cmd_set", (|row| &row.cmd_set, Totals::stores)),
     ("delete_hits", (|row| &row.delete_hits, |all| all.sum(|core| &core.delete_hits))),
@@ -60,6 +61,11 @@ const REQUESTS: [(&str, Pick); 8] = [
 
 /// Values that were refused because there was no memory.
 const REFUSED: Pick = (|row| &row.store_no_memory, |all| all.sum(|core| &core.store_no_memory));
+
+/// The requests of a class in the sample, by kind, since the last `stats reset`.
+pub fn sampled_requests(totals: &Totals, class: u8) -> [u64; REQUEST_KINDS] {
+    REQUESTS.map(|(_, (of_class, _))| totals.sum_of_class(class, of_class))
+}
 
 /// The part of `all` requests that belongs to a class, if `counted` of `sample` requests do. Exact
 /// if the sample has all of them.

@@ -108,7 +108,7 @@ fn each_metric_has_a_sentence_and_one_group() {
     let metrics = names::metrics();
     let names: BTreeSet<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
     assert_eq!(names.len(), metrics.len(), "no name stands twice");
-    for group in [Group::Exporter, Group::Own, Group::Tls, Group::Pipe] {
+    for group in Group::ALL {
         assert!(metrics.iter().any(|metric| metric.group == group), "{group:?} has some");
     }
     for metric in &metrics {

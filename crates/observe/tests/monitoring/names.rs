@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 
 use kachel_observe::{
-    Metrics, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals, general, own, pipe_rows,
-    process_metrics, tls_rows,
+    Metrics, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals, class_metrics, general, own,
+    pipe_rows, process_metrics, tls_rows,
 };
 
 const FACTS: ProcessFacts<'_> = ProcessFacts {
@@ -52,6 +52,8 @@ pub(crate) enum Group {
     Exporter,
     /// All.
     Own,
+    /// Those that show size classes.
+    Classes,
     /// Those with TLS.
     Tls,
     /// Those with the pipe.
@@ -59,10 +61,14 @@ pub(crate) enum Group {
 }
 
 impl Group {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Exporter, Self::Own, Self::Classes, Self::Tls, Self::Pipe];
+
     const fn heading(self) -> &'static str {
         match self {
             Self::Exporter => "Metrics of memcached_exporter",
             Self::Own => "Metrics that only Kachel has",
+            Self::Classes => "Servers that show size classes (`--admin-classes`)",
             Self::Tls => "Servers with TLS (`-Z`)",
             Self::Pipe => "Servers with the pipe (`--pipe`)",
         }
@@ -102,16 +108,17 @@ fn text(others: &[Row<'_>]) -> String {
 pub(crate) fn metrics() -> Vec<Metric> {
     let tls = TlsNumbers { new_sessions: Some(0), expires_s: Some(0), ..TlsNumbers::default() };
     let mut all: Vec<Metric> = Vec::new();
-    for (others, group) in [
-        (Vec::new(), Group::Own),
-        (tls_rows(&tls), Group::Tls),
-        (pipe_rows(&PipeNumbers::default()), Group::Pipe),
+    for (text, group) in [
+        (text(&[]), Group::Own),
+        (class_metrics(&[]), Group::Classes),
+        (text(&tls_rows(&tls)), Group::Tls),
+        (text(&pipe_rows(&PipeNumbers::default())), Group::Pipe),
     ] {
-        let text = text(&others);
         let heads = text.lines().zip(text.lines().skip(1)).filter_map(|(first, second)| {
             let (name, help) = first.strip_prefix("# HELP ")?.split_once(' ')?;
             let kind = second.strip_prefix("# TYPE ")?.strip_prefix(name)?.trim();
-            let group = if name.starts_with("memcached_") { Group::Exporter } else { group };
+            let is_of_all = group == Group::Own && name.starts_with("memcached_");
+            let group = if is_of_all { Group::Exporter } else { group };
             Some(Metric { name: name.into(), kind: kind.into(), help: help.into(), group })
         });
         for metric in heads {
@@ -133,7 +140,7 @@ pub(crate) fn page() -> String {
          how to use them.\n",
     );
     let metrics = metrics();
-    for group in [Group::Exporter, Group::Own, Group::Tls, Group::Pipe] {
+    for group in Group::ALL {
         let heading = group.heading();
         let _ = writeln!(page, "\n## {heading}\n\n| metric | type | means |\n|---|---|---|");
         for Metric { name, kind, help, .. } in metrics.iter().filter(|it| it.group == group) {

@@ -31,10 +31,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use kachel_engine::{DeadFound, DurableWord, Engine, EngineIndex, LastDead, Sequence};
+use kachel_engine::{Common as _, DeadFound, DurableWord, Engine, EngineIndex, LastDead, Sequence};
 use kachel_io::FILE_OPERATIONS_MAX;
 use kachel_net::{CoreIndex, Fence};
-use kachel_observe::ClassSums;
+use kachel_observe::{ClassNumbers, ClassSums, Totals, sampled_requests};
 use kachel_stdx::{CachePadded, CombiningLock, Guard};
 
 use crate::context::Context;
@@ -141,6 +141,20 @@ impl<E: Engine> Engines<E> {
     #[inline]
     pub const fn common(&self) -> &E::Common {
         &self.common
+    }
+
+    /// The counts of the size classes. Any thread may ask. Cost: some loads for each class, and
+    /// core or engine.
+    pub fn class_numbers(&self, totals: &Totals) -> Vec<ClassNumbers> {
+        let sizes = self.common.size_classes();
+        // Class 0 has no items.
+        let classes = (0..).zip(sizes.lengths()).skip(1).map(|(number, &bytes_max)| ClassNumbers {
+            number,
+            bytes_max,
+            gone: self.class_sums.of(number),
+            requests: sampled_requests(totals, number),
+        });
+        classes.collect()
     }
 
     /// The mailboxes of all cores.

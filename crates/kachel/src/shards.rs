@@ -19,7 +19,7 @@ use kachel_engine::{
 use kachel_host::{Budget, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
 use kachel_net::{CoreIndex, EndpointIndex, REPLY_DATAGRAMS_MAX, Users};
-use kachel_observe::{HOT_KEYS_MAX, class_metrics};
+use kachel_observe::{HOT_KEYS_MAX, class_metrics, hot_key_metrics};
 use kachel_options::{
     IoChoice, ListenTls, Protocol, Reads, ServeOptions, TEST_ENGINES_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
@@ -522,10 +522,14 @@ impl<O: ServedEngines> Running<O> {
         let (of_shared, engines) = (Arc::clone(&shared), Arc::clone(&self.engines));
         let (origin, io_kind) = (self.origin, self.obtained.io);
         let metrics = Box::new(move || {
-            let now = of_shared.now(&origin, SystemClock.now_ns());
+            let at_ns = SystemClock.now_ns();
+            let now = of_shared.now(&origin, at_ns);
             let mut text = of_shared.metrics(now, io_kind, engines.common());
             if shows_classes {
                 text.push_str(&class_metrics(&engines.class_numbers(&of_shared.totals)));
+            }
+            if let Some(hottest) = of_shared.hottest_keys(1, at_ns) {
+                text.push_str(&hot_key_metrics(&hottest));
             }
             text
         });

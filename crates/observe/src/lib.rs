@@ -17,6 +17,7 @@ mod metrics;
 mod rows;
 mod log;
 mod prefixes;
+mod hot_metrics;
 mod observers;
 mod watchers;
 mod census;
@@ -45,6 +46,7 @@ pub use history::{
     PipeReading, Reading, SAMPLES_MAX, Sample, SampleHistory, ServePhase, Severity, Tally,
     findings, write_history, write_now,
 };
+pub use hot_metrics::hot_key_metrics;
 pub use kachel_wire::ObserverSet;
 pub use log::Log;
 pub use metrics::{Metrics, process_metrics};

@@ -160,7 +160,7 @@ fn the_metrics_have_the_numbers_of_stats() {
 fn the_metrics_are_those_of_the_page_about_them() {
     let page = include_str!("../../../../docs/metrics.md");
     let (of_each, others) = page.split_once("\n## Servers that").expect("the sections");
-    let (of_classes, _) = others.split_once("\n## Servers with TLS").expect("the sections");
+    let (of_options, _) = others.split_once("\n## Servers with TLS").expect("the sections");
     let row = |line: &'static str| {
         let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
         Some((name, rest.split_once(" | ")?.0))
@@ -171,12 +171,11 @@ fn the_metrics_are_those_of_the_page_about_them() {
     let printed: BTreeSet<(&str, &str)> = types.collect();
     assert!(wanted.len() > 100, "{} metrics", wanted.len());
     assert_eq!(printed, wanted);
-    // With the size classes.
-    let server = start(&["-t", "2", "--admin-classes"]);
+    let server = start(&["-t", "2", "--admin-classes", "--observe=hotkeys"]);
     server.connect().set("key", &[b'x'; 1000]);
     let metrics = http_get(server.admin_port(), "/metrics");
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-    let wanted = wanted.into_iter().chain(of_classes.lines().filter_map(row)).collect();
+    let wanted = wanted.into_iter().chain(of_options.lines().filter_map(row)).collect();
     assert_eq!(types.collect::<BTreeSet<_>>(), wanted);
     let is_set = |line: &str| {
         let sampled = line.starts_with("kachel_class_sampled_requests_total{");

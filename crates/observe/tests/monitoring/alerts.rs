@@ -266,6 +266,27 @@ pub(crate) const ALERTS: &[Alert] = &[
         shown: "95%",
     },
     Alert {
+        name: "KachelHotKey",
+        expression: "max by (job, instance) (kachel_hottest_key_ratio \
+            and kachel_hottest_key_requests_per_second > 10000) > 0.2",
+        holds: "5m",
+        severity: "warning",
+        says: "has one key with VALUE of all reads, or of all writes",
+        shown_as: ShownAs::Percent,
+        advice: "stats hotkeys and the page of the admin address tell which. Have clients keep it \
+            for a moment, or store it under several names.",
+        fires: &[
+            ("kachel_hottest_key_ratio{of=\"reads\"}", "0.25x20"),
+            ("kachel_hottest_key_requests_per_second{of=\"reads\"}", "50000x20"),
+        ],
+        silent: &[
+            ("kachel_hottest_key_ratio{of=\"reads\"}", "0.9x20"),
+            ("kachel_hottest_key_requests_per_second{of=\"reads\"}", "50x20"),
+        ],
+        at: "10m",
+        shown: "25%",
+    },
+    Alert {
         name: "KachelOneThreadBusy",
         expression: "max by (job, instance) \
          (rate(kachel_busy_seconds_total{shard!=\"others\"}[5m])) > 0.95 \

@@ -330,6 +330,13 @@ const SHARDS: Section = Section {
             )],
         },
         Panel {
+            title: "Hottest key",
+            says: "The part of all reads, and of all writes, that one key has, while hot keys are \
+             observed.",
+            unit: "percentunit",
+            lines: &[("kachel_hottest_key_ratio{$S}", "{{instance}} {{of}}")],
+        },
+        Panel {
             title: "Turns",
             says: "Turns a second of all threads, and those that had something to do.",
             unit: "ops",

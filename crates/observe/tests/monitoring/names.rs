@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 
 use kachel_observe::{
-    Metrics, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals, class_metrics, general, own,
-    pipe_rows, process_metrics, tls_rows,
+    HottestKeys, Metrics, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals, class_metrics,
+    general, hot_key_metrics, own, pipe_rows, process_metrics, tls_rows,
 };
 
 const FACTS: ProcessFacts<'_> = ProcessFacts {
@@ -54,6 +54,8 @@ pub(crate) enum Group {
     Own,
     /// Those that show size classes.
     Classes,
+    /// Those that observe hot keys.
+    HotKeys,
     /// Those with TLS.
     Tls,
     /// Those with the pipe.
@@ -61,14 +63,15 @@ pub(crate) enum Group {
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Exporter, Self::Own, Self::Classes, Self::Tls, Self::Pipe];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Exporter, Self::Own, Self::Classes, Self::HotKeys, Self::Tls, Self::Pipe];
 
     const fn heading(self) -> &'static str {
         match self {
             Self::Exporter => "Metrics of memcached_exporter",
             Self::Own => "Metrics that only Kachel has",
             Self::Classes => "Servers that show size classes (`--admin-classes`)",
+            Self::HotKeys => "Servers that observe hot keys (`--observe=hotkeys`)",
             Self::Tls => "Servers with TLS (`-Z`)",
             Self::Pipe => "Servers with the pipe (`--pipe`)",
         }
@@ -111,6 +114,7 @@ pub(crate) fn metrics() -> Vec<Metric> {
     for (text, group) in [
         (text(&[]), Group::Own),
         (class_metrics(&[]), Group::Classes),
+        (hot_key_metrics(&HottestKeys::default()), Group::HotKeys),
         (text(&tls_rows(&tls)), Group::Tls),
         (text(&pipe_rows(&PipeNumbers::default())), Group::Pipe),
     ] {

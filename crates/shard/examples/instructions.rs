@@ -9,8 +9,10 @@
 
 use std::hint::black_box;
 
+use kachel_engine::{Common as _, Engine as _};
 use kachel_io::SendBlock;
 use kachel_shard::BATCH_REQUESTS_MAX as BATCH;
+use kachel_stdx::{FLUSHED_PREFIXES_MAX, KeyPrefix};
 use kachel_testkit::{FilledCache, VALUE_BYTES, random_keys};
 use kachel_wire::{Parsed, Sink, format, parse};
 
@@ -55,8 +57,15 @@ fn parsing(input: &str, block_bytes: usize) {
     }
 }
 
-fn finding() {
+/// Finds items while upkeep has not followed the flushes of this number of prefixes. Each prefix
+/// differs from the keys in the ninth byte only.
+fn finding(prefixes: usize) {
     let mut cache = FilledCache::new(ITEMS);
+    for number in 0..prefixes {
+        let name = format!("key-0000x{number}");
+        let prefix = KeyPrefix::of_bytes(name.as_bytes()).expect("a prefix");
+        cache.cache.common().flush_prefix(&prefix).expect("room in the list");
+    }
     let keys = random_keys(ITEMS, rounds() * BATCH, 7);
     for batch in keys.chunks(BATCH) {
         toggles_counting(|| cache.read_batch(batch, true));
@@ -97,7 +106,9 @@ fn main() {
         "parse_gets" => parsing(&get, 0),
         "parse_sets" => parsing(&set, VALUE_BYTES + 2),
         "parse_meta_gets" => parsing(&meta_get, 0),
-        "find" => finding(),
+        "find" => finding(0),
+        "find_beside_one_prefix" => finding(1),
+        "find_beside_most_prefixes" => finding(FLUSHED_PREFIXES_MAX),
         "format" => formatting(),
         "vectors" => {
             #[cfg(target_arch = "x86_64")]

@@ -149,10 +149,16 @@ impl Entry {
 
     /// Whether `key` begins with the prefix that has this head. Cost: a load for each 8 bytes that
     /// are equal.
+    #[inline]
     fn begins(&self, head: Head, key: &[u8]) -> bool {
         let Some(own) = key.get(..head.length()) else { return false };
-        let mut words = self.words.iter().zip(own.chunks(8));
-        words.all(|(word, bytes)| word.load(Relaxed) == word_of(bytes))
+        let (chunks, rest) = own.as_chunks::<8>();
+        for (word, bytes) in self.words.iter().zip(chunks) {
+            if word.load(Relaxed) != u64::from_le_bytes(*bytes) {
+                return false;
+            }
+        }
+        rest.is_empty() || self.words[chunks.len()].load(Relaxed) == word_of(rest)
     }
 }
 
@@ -313,11 +319,13 @@ impl FlushedPrefixes {
     ///
     /// The entries that decide are live, because the engine has a segment that is older (G3).
     pub fn has_flushed(&self, noted: &NotedPrefixes, key: &[u8], stamp: u32) -> bool {
-        places(noted.live).filter(|&place| is_before(stamp, noted.numbers[place])).any(|place| {
+        places(noted.live).any(|place| {
             let entry = &self.entries[place];
             let head = Head(entry.head.load(Acquire));
-            debug_assert!(head.0 != 0, "G3");
-            entry.begins(head, key) && head.is_at_boundary(key)
+            debug_assert!(!is_before(stamp, noted.numbers[place]) || head.0 != 0, "G3");
+            is_before(stamp, noted.numbers[place])
+                && entry.begins(head, key)
+                && head.is_at_boundary(key)
         })
     }
 

@@ -122,7 +122,7 @@ fn flushes_and_stores_in_turn_evict_nothing() {
         for number in 0..5_000 {
             set(&mut shard, &format!("b:{number}"));
         }
-        for turn in 0..3_000 {
+        for turn in 0..1_000 {
             set(&mut shard, &format!("a:{turn}"));
             flush(&mut shard, "a");
             set(&mut shard, &format!("b:{}", turn % 5_000));

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use kachel_engine::{Key, KeyHasher, Seeds};
 use kachel_observe::{
-    Counters, HotKey, HotRate, HottestKeys, Noted, NotedAccess, ObserverSet, Observers, SampleGate,
+    Counters, HotKey, HotRate, HottestKeys, Noted, NotedAccess, Noting, ObserverSet, Observers,
+    SampleGate,
 };
 
 const KEYS: usize = 1_000_000;
@@ -179,6 +180,34 @@ fn nineteen_of_the_twenty_hottest_keys_are_found() {
             assert!(hottest.writes.by_requests.is_empty() && hottest.writes.by_bytes.is_empty());
         }
     }
+}
+
+#[test]
+fn merged_keys_are_told_again_for_a_while_unless_observers_are_switched() {
+    let hasher = KeyHasher::new(Seeds { hash_keys: [3, 4] }, 1);
+    let observers = Observers::new(1, ObserverSet::HOT_KEYS);
+    observers.begin_shard(hasher, 0);
+    let noting = Noting { is_drawn: true, is_picked: false };
+    let read = |key: &[u8], now_ns: u64| {
+        let secret_hash = hasher.secret_hash(key);
+        let (access, value_bytes, item_bytes) = (NotedAccess::Miss, 0, 0);
+        let noted = Noted { key, secret_hash, access, value_bytes, item_bytes };
+        (0..2).for_each(|_| observers.note(0, &noted, noting, now_ns, &Counters::default()));
+    };
+    let told = |now_ns| {
+        let hottest = observers.hottest_keys(9, true, now_ns).expect("they are on");
+        hottest.reads.by_requests.len()
+    };
+    read(b"one", 1);
+    assert_eq!(told(1), 1);
+    read(b"two", 2);
+    assert_eq!((told(2), told(499_999_999), told(500_000_001)), (1, 1, 2));
+    observers.switch(ObserverSet::HOT_KEYS, true, 500_000_002);
+    assert_eq!(told(500_000_002), 2, "they were on");
+    observers.switch(ObserverSet::HOT_KEYS, false, 500_000_003);
+    assert!(observers.hottest_keys(9, true, 500_000_003).is_none());
+    observers.switch(ObserverSet::HOT_KEYS, true, 500_000_004);
+    assert_eq!(told(500_000_004), 0, "they have begun anew");
 }
 
 #[test]

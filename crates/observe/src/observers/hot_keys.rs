@@ -22,6 +22,12 @@ impl HotKeys {
         Self { reads: Summary::new(now_ns), writes: Summary::new(now_ns) }
     }
 
+    /// Forgets all keys, at `now_ns`.
+    pub(super) fn begin_anew(&mut self, now_ns: u64) {
+        self.reads.clear(now_ns);
+        self.writes.clear(now_ns);
+    }
+
     /// Notes a request. Cost: as [`Summary::add`].
     #[inline]
     pub(super) fn note(&mut self, noted: &Noted<'_>, now_ns: u64) {

@@ -149,11 +149,22 @@ impl Sum {
     }
 }
 
-/// The hottest keys of reads or of writes, at most `count` in each order, from all sources.
+impl HottestKeys {
+    /// The first `count` keys of each list.
+    pub(super) fn first(&self, count: usize) -> Self {
+        let first = |keys: &Vec<HotKey>| keys.iter().take(count).cloned().collect();
+        let of = |HotLists { by_requests, by_bytes }: &HotLists| HotLists {
+            by_requests: first(by_requests),
+            by_bytes: first(by_bytes),
+        };
+        Self { reads: of(&self.reads), writes: of(&self.writes) }
+    }
+}
+
+/// The hottest keys of reads or of writes, at most [`HOTTEST_MAX`] in each order, from all sources.
 /// `shown` completes what is known by the hash of a key.
 pub(super) fn merge(
     sources: &[Source],
-    count: usize,
     shown: &dyn Fn(u64) -> (u64, Option<Box<[u8]>>),
 ) -> HotLists {
     let all = sources.iter().fold((0.0, 0.0), |all, source| {
@@ -165,7 +176,7 @@ pub(super) fn merge(
     let hottest = |by: Order| {
         let mut order: Vec<_> = keys.iter().filter(|key| by.rate(key) > 0.0).collect();
         order.sort_unstable_by(|a, b| by.rate(b).total_cmp(&by.rate(a)));
-        let hottest = order.into_iter().take(count.min(HOTTEST_MAX));
+        let hottest = order.into_iter().take(HOTTEST_MAX);
         hottest.map(|key| rated(sources, key.secret_hash, all, shown)).collect()
     };
     HotLists { by_requests: hottest(Order::Requests), by_bytes: hottest(Order::Bytes) }

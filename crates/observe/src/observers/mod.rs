@@ -16,13 +16,13 @@
 //!
 //! Invariants:
 //! - O1  A core notes only requests that it has executed, and each of them once.
-//! - O2  An observer has memory only while it is on: it is allocated when the observer is switched
-//!   on, and freed when it is switched off. Noting a request allocates nothing.
+//! - O2  An observer allocates when it is switched on for the first time. Noting a request
+//!   allocates nothing, and neither does a client that switches an observer off and on again.
 //! - O3  A core never waits for its own state.
 
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kachel_engine::KeyHasher;
 use kachel_stdx::CachePadded;
@@ -93,12 +93,28 @@ pub struct Observers {
     cores: Box<[CachePadded<Mutex<CoreState>>]>,
     /// The state of what answers requests without a core: the pipe.
     outside: Mutex<CoreState>,
+    /// Held while observers are switched.
+    switching: Mutex<()>,
+    /// The hottest keys that were merged last, for as long as no observer is switched.
+    merged: Mutex<Option<Arc<Merged>>>,
 }
+
+/// The hottest keys at a time.
+#[derive(Debug)]
+struct Merged {
+    at_ns: u64,
+    with_keys: bool,
+    hottest: HottestKeys,
+}
+
+/// The time for which merged keys are told again. So clients that ask for them all the time cost
+/// no more than a merge in this time. A guess.
+const MERGED_FOR_NS: u64 = 500_000_000;
 
 /// What the observers of a core have noted.
 #[derive(Debug, Default)]
 struct CoreState {
-    /// `None` while this observer is off (O2).
+    /// `None` until this observer is switched on (O2).
     hot_keys: Option<Box<HotKeys>>,
 }
 
@@ -111,6 +127,8 @@ impl Observers {
             hasher: OnceLock::new(),
             cores: (0..cores).map(|_| CachePadded::default()).collect(),
             outside: Mutex::default(),
+            switching: Mutex::default(),
+            merged: Mutex::default(),
         }
     }
 
@@ -132,11 +150,15 @@ impl Observers {
     /// Switches observers on or off. Those that were off begin anew, at `now_ns` of the monotonic
     /// clock. Each core follows in its next tick.
     pub fn switch(&self, observers: ObserverSet, on: bool, now_ns: u64) {
+        let _one = lock(&self.switching);
+        let begins = on && !self.on().has(ObserverSet::HOT_KEYS);
         for state in self.cores.iter().map(|core| &**core).chain([&self.outside]) {
             let mut state = lock(state);
-            if observers.has(ObserverSet::HOT_KEYS) {
-                let kept = state.hot_keys.take().filter(|_| on);
-                state.hot_keys = on.then(|| kept.unwrap_or_else(|| Box::new(HotKeys::new(now_ns))));
+            if observers.has(ObserverSet::HOT_KEYS) && begins {
+                match &mut state.hot_keys {
+                    Some(hot_keys) => hot_keys.begin_anew(now_ns),
+                    none => *none = Some(Box::new(HotKeys::new(now_ns))),
+                }
             }
         }
         let change = |bits: u8| {
@@ -145,6 +167,7 @@ impl Observers {
             Some(after.bits())
         };
         let _before = self.on.fetch_update(Relaxed, Relaxed, change);
+        *lock(&self.merged) = None;
     }
 
     /// The greatest hash of a key that observers of this core pick. 0: they pick none.
@@ -193,14 +216,31 @@ impl Observers {
 
     /// The hottest keys of all cores and of the pipe, at `now_ns` of the monotonic clock: at most
     /// `count` of each list, and at most [`HOTTEST_MAX`]; with their bytes if `with_keys`. `None`
-    /// while this observer is off, or if no shard has begun. Any thread may ask.
+    /// while this observer is off, or if no shard has begun. Any thread may ask. The keys may be
+    /// those of half a second ago.
     ///
-    /// Cost: a copy of 40 bytes for each of 2,048 entries a core, and a sort of them.
+    /// Cost: a copy of 48 bytes for each of 2,048 entries a core, and a sort of them; no more than
+    /// twice a second.
     pub fn hottest_keys(&self, count: usize, with_keys: bool, now_ns: u64) -> Option<HottestKeys> {
         let hasher = self.hasher.get()?;
         if !self.on().has(ObserverSet::HOT_KEYS) {
             return None;
         }
+        let last = lock(&self.merged).clone();
+        let is_new = |last: &Arc<Merged>| {
+            now_ns.saturating_sub(last.at_ns) < MERGED_FOR_NS && last.with_keys == with_keys
+        };
+        if let Some(last) = last.filter(is_new) {
+            return Some(last.hottest.first(count));
+        }
+        let hottest = self.merge_all(hasher, with_keys, now_ns);
+        let first = hottest.first(count);
+        *lock(&self.merged) = Some(Arc::new(Merged { at_ns: now_ns, with_keys, hottest }));
+        Some(first)
+    }
+
+    /// Merges the hot keys of all cores and of the pipe.
+    fn merge_all(&self, hasher: &KeyHasher, with_keys: bool, now_ns: u64) -> HottestKeys {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for core in &self.cores {
             if let Some(hot_keys) = &mut lock(core).hot_keys {
@@ -224,14 +264,14 @@ impl Observers {
             let key = if with_keys { key(secret_hash, is_read) } else { None };
             (hasher.shown_hash(secret_hash), key)
         };
-        Some(HottestKeys {
-            reads: merge(&reads, count, &|secret_hash| shown(secret_hash, true)),
-            writes: merge(&writes, count, &|secret_hash| shown(secret_hash, false)),
-        })
+        HottestKeys {
+            reads: merge(&reads, &|secret_hash| shown(secret_hash, true)),
+            writes: merge(&writes, &|secret_hash| shown(secret_hash, false)),
+        }
     }
 }
 
-/// The state of a core. A thread that has panicked while it held one ends the process.
-fn lock(core: &Mutex<CoreState>) -> MutexGuard<'_, CoreState> {
-    core.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks what a core or all of them have. A thread that panics meanwhile ends the process.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

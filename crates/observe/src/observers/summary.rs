@@ -282,6 +282,12 @@ impl Summary {
         self.bytes >>= times.min(u64::BITS - 1);
     }
 
+    /// Forgets all keys, and the mean of requests, at `now_ns`.
+    pub(super) fn clear(&mut self, now_ns: u64) {
+        self.begin_anew(REQUEST_BYTES_AT_FIRST, now_ns);
+        self.is_fitted = false;
+    }
+
     fn begin_anew(&mut self, request_bytes: u64, now_ns: u64) {
         for bucket in self.buckets.iter_mut() {
             *bucket = Bucket { hashes: [FREE; WAYS], weights: [0; WAYS] };

@@ -255,8 +255,8 @@ fn flood_of_misses(history: &SampleHistory, _: &Circumstances<'_>) -> Option<Hea
     let what = format!("{missed} of the gets miss; before, {} did.", percent(before.missed()));
     let flushed = events(history.latest(EVENTS_S), |sample| sample.flushes) > 0.0;
     let advice = if flushed {
-        "flush_all was called in the last minute. The cache fills again as clients store what they \
-         miss."
+        "flush_all or flush_prefix was called in the last minute. The cache fills again as clients \
+         store what they miss."
     } else {
         "See whether keys were renamed by a new release, were deleted, or expired together. The \
          cache fills again as clients store what they miss."

@@ -123,6 +123,7 @@ fn totals(to: &mut String, tally: &Tally, gauges: &Gauges) {
         ("get_misses", tally.misses),
         ("cmd_set", tally.sets),
         ("cmd_flush", tally.flushes),
+        ("kachel_cmd_flush_prefix", tally.prefix_flushes),
         ("evictions", tally.evictions),
         ("reclaimed", tally.expired),
         ("store_no_memory", tally.refused),

@@ -53,6 +53,8 @@ pub struct Tally {
     pub deletes: u64,
     /// `flush_all` requests.
     pub flushes: u64,
+    /// `flush_prefix` requests.
+    pub prefix_flushes: u64,
     /// Items evicted.
     pub evictions: u64,
     /// Items whose space came back because they had expired.
@@ -181,6 +183,7 @@ impl Tally {
             sets: cores(|c| sum([&c.sets, &c.cas_hits, &c.cas_misses, &c.cas_badval])),
             deletes: cores(|c| c.delete_hits.value() + c.delete_misses.value()),
             flushes: cores(|c| c.cmd_flush.value()),
+            prefix_flushes: cores(|c| c.cmd_flush_prefix.value()),
             evictions: engines(|e| e.evictions.value()),
             expired: engines(|e| e.reclaimed.value()),
             evicted_age_s: engines(|e| e.evicted_age_s.value()),

@@ -45,7 +45,7 @@ sample! {
     sets,
     /// Deletes.
     deletes,
-    /// `flush_all` requests.
+    /// `flush_all` and `flush_prefix` requests.
     flushes,
     /// Bytes received.
     received_bytes,
@@ -143,7 +143,7 @@ impl Sample {
             misses: rate(|t| t.misses),
             sets: rate(|t| t.sets),
             deletes: rate(|t| t.deletes),
-            flushes: rate(|t| t.flushes),
+            flushes: rate(|t| t.flushes + t.prefix_flushes),
             received_bytes: rate(|t| t.received_bytes),
             sent_bytes: rate(|t| t.sent_bytes),
             user_cores: user_us / 1e6 / elapsed_s,

@@ -195,8 +195,11 @@ const add = (samples) => {
   page.samples = page.samples.filter((sample) => sample.time > page.end - WINDOW_S);
 };
 
+// A server whose process stands still accepts a request, and never answers it.
+const ask = (path) => fetch(path, { signal: AbortSignal.timeout(4000) });
+
 const loadHistory = async () => {
-  const answer = await fetch('/api/history');
+  const answer = await ask('/api/history');
   if (!answer.ok) return;
   const { incarnation, names, samples } = await answer.json();
   if (incarnation !== page.incarnation) return;
@@ -266,7 +269,7 @@ const watch = () => {
 const again = async () => {
   page.source?.close();
   clearTimeout(page.timer);
-  const answer = await fetch('/api/now').catch(() => null);
+  const answer = await ask('/api/now').catch(() => null);
   page.failures += 1;
   const since = page.heard ? ` since ${clock(page.heard / 1000)}` : '';
   if (!answer) {

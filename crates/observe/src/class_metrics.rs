@@ -20,8 +20,8 @@ const SERIES_PER_CLASS: usize = 1 + GONE.len() + REQUEST_KINDS;
 /// The kinds of requests that are counted by class.
 pub const REQUEST_KINDS: usize = KINDS.len();
 
-/// The kinds of requests, as commands with a status.
-const KINDS: [(&str, &str); 8] = [
+/// The kinds of requests, as commands with a status, in the order of `stats slabs`.
+pub(crate) const KINDS: [(&str, &str); 8] = [
     ("get", "hit"),
     ("set", "hit"),
     ("delete", "hit"),

@@ -309,6 +309,19 @@ impl Class<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::class_metrics::KINDS;
+
+    #[test]
+    fn the_metrics_name_the_same_kinds_of_requests() {
+        for ((name, _), (command, status)) in REQUESTS.iter().zip(KINDS) {
+            let wanted = match (command, status) {
+                ("set", "hit") => "cmd_set".to_owned(),
+                (_, "hit") => format!("{command}_hits"),
+                _ => format!("{command}_{status}"),
+            };
+            assert_eq!(*name, wanted);
+        }
+    }
 
     #[test]
     fn each_counter_of_a_class_is_read_once_a_reply() {

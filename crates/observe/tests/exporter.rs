@@ -151,7 +151,7 @@ fn many_cores_have_few_series() {
             row = it.value.to_string();
         }
     });
-    assert!(row.starts_with("0:1000 1:1000 ") && row.ends_with(" 31:1000 others:8000"), "{row}");
+    assert!(row.starts_with("0:1000,1:1000,") && row.ends_with(",31:1000,others:8000"), "{row}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! `packaging/prometheus/` have the same ones where they show the same.
 
 use crate::reading::{Counts, Reading};
-use crate::units::{shown_percent, shown_rate, shown_time};
+use crate::units::{shown_percent, shown_rate, shown_time, whole};
 use crate::view::{Standing, View};
 
 /// Items that are evicted earlier than this after their last use were still wanted.
@@ -54,13 +54,8 @@ pub(crate) fn finding(view: &View) -> Finding {
     }
     if view.is_restarted() {
         let time = shown_time(reading.uptime_s);
-        return told(
-            Grade::Notable,
-            format!(
-                "The server was restarted {time} ago; rates begin \
-         anew."
-            ),
-        );
+        let sentence = format!("The server was restarted {time} ago; rates begin anew.");
+        return told(Grade::Notable, sentence);
     }
     let Some(rates) = &view.rates else {
         return told(Grade::Well, "The server answers; rates follow with the next answer.".into());
@@ -78,7 +73,7 @@ pub(crate) fn finding(view: &View) -> Finding {
 /// What is wrong with the state of a server.
 fn state_fault(reading: &Reading) -> Option<String> {
     if reading.stopped_shards > 0.0 {
-        let count = reading.stopped_shards;
+        let count = whole(reading.stopped_shards);
         return Some(format!("{count} threads stand still: look at the log of the server."));
     }
     if !reading.is_ready {
@@ -86,7 +81,7 @@ fn state_fault(reading: &Reading) -> Option<String> {
     }
     let most = reading.connections_max.filter(|most| *most > 0.0)?;
     (reading.connections / most > NEARLY_ALL).then(|| {
-        let (open, most) = (reading.connections, most);
+        let (open, most) = (whole(reading.connections), whole(most));
         format!("{open} of {most} connections are open: raise -c, or close some.")
     })
 }
@@ -94,44 +89,25 @@ fn state_fault(reading: &Reading) -> Option<String> {
 /// What is wrong with what a server did in the last second.
 fn rate_fault(reading: &Reading, rates: &Counts) -> Option<(Grade, String)> {
     if rates.refused_clients > 0.0 {
-        return Some((
-            Grade::Bad,
-            "Clients are refused at the limit of connections: raise \
-         -c."
-            .into(),
-        ));
+        let sentence = "Clients are refused at the limit of connections: raise -c.";
+        return Some((Grade::Bad, sentence.into()));
     }
     if rates.refused_stores > 0.0 {
         let refused = shown_rate(rates.refused_stores);
-        return Some((
-            Grade::Bad,
-            format!(
-                "{refused} stores/s are refused for lack of memory: \
-         raise -m."
-            ),
-        ));
+        let sentence = format!("{refused} stores/s are refused for lack of memory: raise -m.");
+        return Some((Grade::Bad, sentence));
     }
-    if let Some(age_s) = reading.evicted_age_s(rates)
-        && rates.evictions >= EVICTIONS_MIN
-        && age_s < EVICTED_AGE_MIN_S
-    {
+    let age_s = reading.evicted_age_s(rates).filter(|_| rates.evictions >= EVICTIONS_MIN);
+    if let Some(age_s) = age_s.filter(|age_s| *age_s < EVICTED_AGE_MIN_S) {
         let age = shown_time(age_s);
-        let sentence = format!(
-            "Evicting items that were used {age} ago: memory is too small \
-         (-m)."
-        );
+        let sentence = format!("Evicting items that were used {age} ago: too little memory (-m).");
         return Some((Grade::Notable, sentence));
     }
     let busy = reading.threads.map_or(0.0, |threads| (rates.user_s + rates.system_s) / threads);
     if busy > BUSY {
         let busy = shown_percent(busy);
-        return Some((
-            Grade::Notable,
-            format!(
-                "The threads use {busy} of their cores: raise -t, or \
-         add servers."
-            ),
-        ));
+        let sentence = format!("The threads use {busy} of their cores: raise -t, add servers.");
+        return Some((Grade::Notable, sentence));
     }
     let missed = rates.misses / rates.gets();
     (rates.gets() >= GETS_MIN && missed > MISSES_MANY).then(|| {

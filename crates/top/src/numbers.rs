@@ -116,12 +116,8 @@ impl Numbers {
         let (Ok(shard), Ok(value)) = (str::from_utf8(shard), str::from_utf8(value)) else { return };
         let Ok(seconds) = value.parse::<f64>() else { return };
         let name = "kachel_busy_ms";
-        let row = format!(
-            "{} \
-         {shard}:{:.0}",
-            self.text(name).unwrap_or_default(),
-            seconds * 1000.0
-        );
+        let before = self.text(name).unwrap_or_default();
+        let row = format!("{before}{shard}:{:.0},", seconds * 1000.0);
         self.insert(name.as_bytes(), row.as_bytes());
     }
 
@@ -201,10 +197,8 @@ mod tests {
     fn long_and_wild_rows_are_left_out() {
         let mut numbers = Numbers::default();
         let long = "9".repeat(VALUE_BYTES_MAX + 1);
-        let answer = format!(
-            "STAT long {long}\r\nSTAT inf inf\r\nSTAT less -1\r\nSTAT n \
-         NaN\r\nEND"
-        );
+        let wild = "STAT inf inf\r\nSTAT less -1\r\nSTAT n NaN\r\nEND";
+        let answer = format!("STAT long {long}\r\n{wild}");
         assert_eq!(numbers.take_stats(answer.as_bytes()), Ok(()));
         let names = ["long", "inf", "less", "n"];
         assert_eq!(names.map(|name| numbers.number(name)), [None; 4]);

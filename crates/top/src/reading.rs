@@ -100,11 +100,11 @@ impl Counts {
     }
 }
 
-/// The times of single threads: `0:1234 1:56 others:7` in milliseconds in `stats kachel`, and
+/// The times of single threads: `0:1234,1:56,others:7` in milliseconds in `stats kachel`, and
 /// already apart in metrics.
 fn busy_s(numbers: &Numbers) -> Vec<(String, f64)> {
     let text = numbers.text("kachel_busy_ms").unwrap_or_default();
-    let entries = text.split_ascii_whitespace().filter_map(|entry| {
+    let entries = text.split(',').filter_map(|entry| {
         let (name, ms) = entry.split_once(':').filter(|(name, _)| *name != "others")?;
         let ms: f64 = ms.parse().ok()?;
         (ms.is_finite() && ms >= 0.0).then(|| (name.to_owned(), ms / 1000.0))

@@ -132,19 +132,10 @@ fn the_load_of_each_thread_is_shown_if_the_server_tells_it() {
         text.lines().find(|line| line.starts_with("Load")).map(str::to_owned)
     };
     let wanted = "Load         [093]            thread 1 most, 100.0 %";
-    assert_eq!(shown("0:5 1:0 2:7", "0:5 1:2000 2:307 others:9").as_deref(), Some(wanted));
+    assert_eq!(shown("0:5,1:0,2:7", "0:5,1:2000,2:307,others:9").as_deref(), Some(wanted));
     // Another number of threads, a reset, and what is no number.
-    for (row, later) in [
-        (
-            "0:5",
-            "0:5 \
-     1:6",
-        ),
-        ("0:5", "0:4"),
-        ("x", "y"),
-        ("0:NaN", "0:inf"),
-        ("", ""),
-    ] {
+    let others = [("0:5", "0:5,1:6"), ("0:5", "0:4"), ("x", "y"), ("0:NaN", "0:inf"), ("", "")];
+    for (row, later) in others {
         assert_eq!(shown(row, later), None, "{row} {later}");
     }
     assert!(text(&view(of_stats(MEMCACHED)), SIZE).lines().all(|line| !line.starts_with("Load")));
@@ -166,14 +157,8 @@ fn a_silent_server_is_told_with_the_reason_and_the_last_state_stays() {
     silent.take(2.0, Err("nothing listens there".into()));
     silent.take(7.0, Err("nothing listens there".into()));
     let Finding { grade, sentence } = finding(&silent);
-    assert_eq!(
-        (grade, sentence.as_str()),
-        (
-            Grade::Bad,
-            "No answer for 5 s: nothing listens \
-     there."
-        )
-    );
+    let wanted = "No answer for 5 s: nothing listens there.";
+    assert_eq!((grade, sentence.as_str()), (Grade::Bad, wanted));
     let lines = frame(&silent, SIZE);
     assert_eq!(lines[0].style, Style::Finding(Grade::Bad));
     assert!(lines.iter().any(|line| line.text.starts_with("Memory")), "the last state stays");
@@ -195,7 +180,7 @@ fn each_fault_has_its_sentence() {
     let faults: [(Change<'_>, &str); 8] = [
         (&|after| after.stopped_shards = 2.0, "2 threads stand still"),
         (&|after| after.is_ready = false, "it drains"),
-        (&|after| after.connections = 1020.0, "1020 of 1024 connections are open"),
+        (&|after| after.connections = 1020.0, "1,020 of 1,024 connections are open"),
         (&|after| after.counts.refused_clients += 1.0, "Clients are refused"),
         (&|after| after.counts.refused_stores += 5.0, "5.0 stores/s are refused"),
         (
@@ -203,7 +188,7 @@ fn each_fault_has_its_sentence() {
                 after.counts.evictions += 10.0;
                 after.counts.evicted_age_s += 400.0;
             },
-            "Evicting items that were used 40 s ago: memory is too small",
+            "Evicting items that were used 40 s ago: too little memory",
         ),
         (&|after| after.counts.user_s += 1.9, "The threads use 95.0 % of their cores"),
         (&|after| after.counts.misses += 3000.0, "75.0 % of the reads miss"),

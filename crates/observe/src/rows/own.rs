@@ -24,11 +24,12 @@ pub fn own(
     busy(totals, sink);
 }
 
-/// Gives the row of the time of each core, which is one row because there may be many cores. The
-/// metrics have a series for each (`metrics`).
+/// Gives the row of the time of each core, which is one row because there may be many cores. It has
+/// no space, because some clients end a value there. The metrics have a series for each core
+/// (`metrics`).
 fn busy(totals: &Totals, sink: &mut dyn FnMut(&Row<'_>)) {
     let each = totals.busy_ns().into_iter().map(|(core, ns)| format!("{core}:{}", ns / 1_000_000));
-    let text = each.collect::<Vec<_>>().join(" ");
+    let text = each.collect::<Vec<_>>().join(",");
     debug_assert!(!text.is_empty(), "a process has cores");
     sink(&Row {
         name: "kachel_busy_ms",

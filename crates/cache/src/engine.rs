@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kachel_engine::{
     Answer, Block, Changes, Common, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine,
     EngineOptions, EngineStats, Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup,
-    NotYet, Now, Operation, Outcome, PrefixRefused, Room, Ticket, WalkStep, apply, get,
+    MissModel, NotYet, Now, Operation, Outcome, PrefixRefused, Room, Ticket, WalkStep, apply, get,
 };
 use kachel_segment::{Item, Pool, WalkCursor};
 use kachel_stdx::{KeyPrefix, Landing, Place, Reader, SizeClasses, TooManyPrefixes};
@@ -19,6 +19,7 @@ use crate::cache::{Cache, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX};
 use crate::index::{TableIndex, note_copy_reads};
 use crate::item::CachedItem;
 use crate::large::{CachePinned, CacheUpload};
+use crate::miniature::Miniatures;
 use crate::reader::CacheReader;
 
 #[inline(always)]
@@ -108,6 +109,10 @@ impl Common for CacheCommon {
 
     fn list_evictions(&self, on: bool) {
         self.pool.list_evictions(on);
+    }
+
+    fn miss_model() -> Option<Box<dyn MissModel>> {
+        Some(Box::new(Miniatures::new()))
     }
 
     fn pinned_bytes(&self) -> u64 {

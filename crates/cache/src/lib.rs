@@ -20,6 +20,7 @@ mod item;
 mod large;
 mod leases;
 mod lookup;
+mod miniature;
 #[cfg(all(test, loom))]
 mod models;
 mod opening;
@@ -37,6 +38,7 @@ pub use item::CachedItem;
 pub use kachel_segment::{BLOCK_BYTES, Pool, PoolBooks, PoolOptions, SavedItem};
 pub use kachel_stdx::SizeClassOptions;
 pub use large::{CachePinned, CacheUpload};
+pub use miniature::Miniatures;
 pub use opening::CacheOpener;
 pub use reader::CacheReader;
 pub use saved::Restored;

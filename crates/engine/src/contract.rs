@@ -44,6 +44,7 @@ use crate::extensions::{Extensions, Lookup};
 use crate::item::ItemView;
 use crate::key::Key;
 use crate::last_dead::DeadFound;
+use crate::miss_model::MissModel;
 use crate::operation::{Block, GetTerms, Operation, Ticket, Verb};
 use crate::options::EngineOptions;
 use crate::outcome::{Outcome, Value, Verdict};
@@ -276,6 +277,11 @@ pub trait Common: Clone + Send + Sync + 'static {
     /// [`Extensions::take_evicted`]. Cost: a store.
     fn list_evictions(&self, on: bool) {
         let _nothing_is_evicted = on;
+    }
+
+    /// A model of the eviction of an engine of this kind. `None` if it does not evict.
+    fn miss_model() -> Option<Box<dyn MissModel>> {
+        None
     }
 
     /// The number of pinned bytes of large values. A byte is pinned as long as a handle of

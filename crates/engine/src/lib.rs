@@ -31,6 +31,7 @@ mod heap;
 mod item;
 mod key;
 mod last_dead;
+mod miss_model;
 mod opening;
 mod operation;
 mod options;
@@ -58,6 +59,10 @@ pub use heap::{HeapCommon, HeapEntry, HeapItem, HeapMap, HeapUpload, HeapValue, 
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{EngineIndex, KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};
+pub use miss_model::{
+    MISS_MODEL_BYTES_MAX, MODEL_ACTUAL, MODEL_QUARTERS, MODEL_SIZES, MissModel, MissSums,
+    ModelMemory, SampledEvent, SampledRequest,
+};
 pub use opening::{OpenEngines, Opening};
 pub use operation::{
     ArithmeticTerms, Block, DeleteTerms, Direction, GetTerms, LifeStep, LifeTerms, Needed,

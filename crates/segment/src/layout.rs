@@ -31,7 +31,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::arena::Arena;
-use crate::limits::{INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
+use crate::limits::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 
 /// Bytes at the start of a segment: its generation, its CAS base.
 pub(crate) const SEGMENT_HEAD_BYTES: usize = 16;
@@ -242,6 +242,19 @@ impl Header {
     }
 }
 
+/// Bytes that an item takes whose key and value have these lengths, for models of eviction: in its
+/// segment, and in blocks if the value is large. The item has a short CAS token and no client
+/// flags.
+pub const fn memory_bytes_of(key_bytes: usize, value_bytes: usize) -> usize {
+    let is_large = value_bytes > INLINE_VALUE_BYTES_MAX;
+    let block_bytes = if is_large { value_bytes / BLOCK_BYTES * BLOCK_BYTES } else { 0 };
+    let header = Header::of_key(key_bytes)
+        .with_inline_bytes(value_bytes - block_bytes)
+        .marked(HAS_CAS, true)
+        .marked(EXTENT, is_large);
+    header.item_bytes() + block_bytes
+}
+
 /// The 32-bit access word: whether and when an item was read, and what eviction owes it.
 ///
 /// *Reads* counts the first three reads; later ones write nothing. Eviction sets it to 0 each time
@@ -261,14 +274,21 @@ impl Access {
     const TURNS_MASK: u32 = Self::TURNS_MAX << Self::TURNS_SHIFT;
 
     /// The most reads that are counted.
-    pub(crate) const READS_MAX: u32 = 3;
+    pub const READS_MAX: u32 = 3;
     /// The most turns that an item can be owed.
-    pub(crate) const TURNS_MAX: u32 = 3;
+    pub const TURNS_MAX: u32 = 3;
 
     /// The word of an item that was stored in second `now` and never read.
     #[inline]
     pub const fn unread(now: u32) -> Self {
         Self(now << Self::SECOND_SHIFT)
+    }
+
+    /// The word of an item with these counts, of an unknown second, for models of eviction.
+    #[inline]
+    pub const fn of(reads: u32, turns: u32) -> Self {
+        debug_assert!(reads <= Self::READS_MAX && turns <= Self::TURNS_MAX);
+        Self((reads > 0) as u32 | reads << Self::READS_SHIFT | turns << Self::TURNS_SHIFT)
     }
 
     /// Whether the item was read since it was stored.

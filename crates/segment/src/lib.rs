@@ -32,14 +32,16 @@ mod limits;
 #[cfg(loom)]
 use arena_model as arena;
 pub use item::{FoundItem, Item, ItemValue, Parts};
-pub use layout::{Access, ItemAt};
+pub use layout::{Access, ItemAt, memory_bytes_of};
 pub use limits::{
     BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
     SEGMENTS_PER_SHARD,
 };
-pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
+pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload, unused_bytes};
 pub use segments::{
-    Added, EvictedItem, Index, JoinPlace, NewItem, NewValue, NoSegment, Reclaimed, SavedItem,
-    SegmentOptions, SegmentStats, Segments, UPKEEP_STEP_BYTES_MAX, WalkCursor, Walked,
+    Added, EvictedItem, Examined, GHOST_BYTES, GHOST_PERCENT, Index, JoinPlace, NewItem, NewValue,
+    NoSegment, Queue, Reclaimed, SavedItem, SegmentOptions, SegmentStats, Segments,
+    UPKEEP_STEP_BYTES_MAX, VictimSeen, WalkCursor, Walked, Weights, is_probation_large,
+    kept_bytes_max,
 };
 pub use size_classes::{ClassCounts, ClassTotals};

@@ -17,11 +17,11 @@
 
 use std::sync::Arc;
 
-use kachel_cache::{Cache, CacheCommon, EngineOf, Pool, PoolOptions, budget_bytes_min};
+use kachel_cache::{Cache, CacheCommon, EngineOf, Miniatures, Pool, PoolOptions, budget_bytes_min};
 use kachel_engine::{
     Block, ClockOrigin, Common as _, Cursor, Engine as _, EngineOptions, Extensions as _,
-    INLINE_VALUE_BYTES_MAX, KeyHasher, LeaseOptions, Now, Operation, ReceiveValue as _, Room,
-    Seeds, Ttl, Verdict, apply,
+    INLINE_VALUE_BYTES_MAX, KeyHasher, LeaseOptions, MissModel as _, MissSums, ModelMemory, Now,
+    Operation, ReceiveValue as _, Room, SampledEvent, SampledRequest, Seeds, Ttl, Verdict, apply,
 };
 use kachel_host::Budget;
 use kachel_load::{Effect, Trace};
@@ -29,6 +29,8 @@ use kachel_stdx::Reader;
 
 /// How often the items are counted over a trace.
 const SAMPLES: usize = 32;
+/// The miniatures are told of the engine's memory each time that this many requests were executed.
+const MEMORY_TOLD_REQUESTS: usize = 64;
 /// Items that one step of a walk looks at.
 const WALK_ITEMS_MAX: usize = 4_096;
 /// The largest item, as `-I` is by default.
@@ -52,6 +54,8 @@ pub(super) struct Run {
     pub(super) bytes: u64,
     /// Items evicted.
     pub(super) evictions: u64,
+    /// What the miniatures of the engine counted.
+    pub(super) sums: MissSums,
 }
 
 /// The engine of a server of one thread.
@@ -61,6 +65,8 @@ struct InProcess {
     hasher: KeyHasher,
     now: Now,
     core: Reader,
+    /// What the server's observer would be: it sees the same requests.
+    miniatures: Miniatures,
     /// The bytes of all values.
     value: Vec<u8>,
 }
@@ -80,13 +86,20 @@ pub(super) fn run(trace: &Trace, memory_bytes: u64, seed: u64) -> Result<Run, St
         let key = trace.key(record.key);
         let value_bytes = trace.value_bytes(record) as usize;
         match record.effect() {
-            Effect::Delete => server.delete(key),
+            Effect::Delete => {
+                server.delete(key);
+                server.note(key, 0, SampledEvent::Removed);
+            }
             Effect::Write => server.write(key, value_bytes, record.ttl_s),
-            Effect::Read if server.read(key) => {}
+            Effect::Read if server.read(key) => server.note(key, value_bytes, SampledEvent::Hit),
             Effect::Read => {
                 misses += 1;
+                server.note(key, value_bytes, SampledEvent::Miss);
                 server.write(key, value_bytes, record.ttl_s);
             }
+        }
+        if at % MEMORY_TOLD_REQUESTS == 0 {
+            server.tell_memory(memory_bytes);
         }
         // A server does this at the end of each tick.
         server.cache.maintain(&server.now);
@@ -102,6 +115,7 @@ pub(super) fn run(trace: &Trace, memory_bytes: u64, seed: u64) -> Result<Run, St
         items: mean(samples.iter().map(|(items, _)| items).sum()),
         bytes: mean(samples.iter().map(|(_, bytes)| bytes).sum()),
         evictions: server.cache.stats().evictions,
+        sums: server.miniatures.sums(),
     })
 }
 
@@ -127,7 +141,37 @@ impl InProcess {
         cache.enter(core.place(), &now);
         let largest =
             trace.records.iter().map(|record| trace.value_bytes(record)).max().unwrap_or(0);
-        Ok(Self { cache, common, hasher, now, core, value: vec![b'v'; largest as usize] })
+        let (miniatures, value) = (Miniatures::new(), vec![b'v'; largest as usize]);
+        Ok(Self { cache, common, hasher, now, core, miniatures, value })
+    }
+
+    /// Tells the miniatures of a request.
+    fn note(&mut self, key: &[u8], value_bytes: usize, event: SampledEvent) {
+        if matches!(event, SampledEvent::Hit | SampledEvent::Miss) {
+            self.miniatures.note_served(1, u64::from(event == SampledEvent::Miss));
+        }
+        let secret_hash = self.hasher.secret_hash(key);
+        if (secret_hash >> 32) as u32 >= self.miniatures.threshold() {
+            return;
+        }
+        let request = SampledRequest {
+            secret_hash,
+            event,
+            key_bytes: u8::try_from(key.len()).unwrap_or(u8::MAX),
+            value_bytes: u32::try_from(value_bytes).unwrap_or(u32::MAX),
+            expiry: None,
+        };
+        self.miniatures.note(&request, self.now.second);
+    }
+
+    fn tell_memory(&mut self, share_bytes: u64) {
+        let stats = self.cache.stats();
+        self.miniatures.set_memory(ModelMemory {
+            items: stats.items,
+            live_bytes: stats.live_bytes,
+            share_bytes,
+            evictions: stats.evictions,
+        });
     }
 
     /// Whether the key is there.
@@ -162,6 +206,7 @@ impl InProcess {
             block = Block::Upload(upload);
         }
         apply(&mut self.cache, &operation, &mut block, &self.now).expect("I1");
+        self.note(key, value_bytes, SampledEvent::Stored);
     }
 
     /// The number of items, and the bytes of their keys and values.
@@ -213,6 +258,15 @@ mod tests {
         (0..count).map(move |_| (next() % bound) * (next() % bound) / bound)
     }
 
+    /// The curve of one run tells within a point what the other one has missed, whose memory is
+    /// twice (`place` 3) or half (`place` 1) as large.
+    fn assert_near(run: &Run, place: usize, other: &Run) {
+        let ratio = other.misses as f64 / run.sums.reads;
+        let told = run.sums.estimates()[place];
+        assert!((told - ratio).abs() <= 0.01, "{place}: {told} {ratio}");
+        assert!(run.sums.error().abs() <= 0.01, "its own memory: {}", run.sums.error());
+    }
+
     #[test]
     fn what_fits_misses_once_and_is_counted() {
         let keys = (0..1_000).chain(0..1_000).map(|key| (key, 100, "get"));
@@ -229,7 +283,7 @@ mod tests {
 
     #[test]
     fn with_little_memory_the_engine_evicts_and_holds_less_than_its_memory() {
-        let requests = || skewed(60_000, 30_000).map(|key| (key, 50 + key as u32 % 300, "get"));
+        let requests = || skewed(120_000, 30_000).map(|key| (key, 50 + key as u32 % 300, "get"));
         let trace = trace(requests());
         let memory = 3 * MIB;
         let first = run(&trace, memory, 1).expect("memory");
@@ -244,6 +298,8 @@ mod tests {
         assert!(belady < first.misses && first.misses < fifo, "{belady} {first:?} {fifo}");
         // More memory, fewer misses.
         let more = run(&trace, 2 * memory, 1).expect("memory");
+        assert_near(&first, 3, &more);
+        assert_near(&more, 1, &first);
         assert!(more.misses < first.misses && more.items > first.items, "{more:?}");
         assert!(run(&trace, 1_000, 1).is_err(), "that is no cache");
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use clap::{CommandFactory as _, Parser, ValueEnum};
+use kachel_engine::{MODEL_QUARTERS, MissSums};
 use kachel_load::{Oddities, Trace};
 use serde::Serialize;
 
@@ -34,7 +35,9 @@ overhead, and TTLs are ignored, so a server needs more memory for the same misse
 
 --engine adds Kachel's own engine, which has overhead: it runs the trace with the memory that `-m` gives a
 server. The other policies are then measured with as many bytes of keys and values as the engine held (with
---objects: with as many keys), in the mean from its first eviction on.
+--objects: with as many keys), in the mean from its first eviction on. The engine's curve (`stats mrc`) says
+what a quarter to four times the memory would miss; in brackets is the difference in points from what the engine
+missed with that memory, if that is one of the sizes.
 
 Examples:
   kachel-lab misses recs.csv.zst
@@ -116,6 +119,47 @@ struct EngineRow {
     /// Bytes of their keys and values.
     bytes: u64,
     evictions: u64,
+    curve: Curve,
+}
+
+/// What the engine's own miniatures estimate (`stats mrc`).
+#[derive(Debug, Serialize)]
+struct Curve {
+    /// How far they are from the engine at its own size, in parts of the reads.
+    error: f64,
+    /// Reads and keys in the sample.
+    samples: u64,
+    keys: u64,
+    /// The part of the keys in the sample.
+    rate: f64,
+    /// Sizes of `-m` in MiB, and the part of the reads that would miss.
+    points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    fn of(memory_mib: u32, sums: &MissSums) -> Self {
+        let memory = MODEL_QUARTERS.map(|quarters| f64::from(memory_mib * quarters) / 4.0);
+        let points = memory.into_iter().zip(sums.estimates()).collect();
+        let MissSums { samples, keys, rate, .. } = *sums;
+        Self { error: sums.error(), samples, keys, rate, points }
+    }
+
+    /// A line: each point, and its difference from what the engine itself has missed there.
+    fn line(&self, engine: &[EngineRow]) -> String {
+        let Self { error, samples, keys, rate, points } = self;
+        let mut line = format!(
+            "1/{:.0} of the keys, {samples} reads of {keys} keys, own size {:+.2} points:",
+            1.0 / rate,
+            error * 100.0
+        );
+        for (mib, ratio) in points {
+            let _ = write!(line, " -m {mib} {ratio:.4}");
+            if let Some(row) = engine.iter().find(|row| f64::from(row.memory_mib) == *mib) {
+                let _ = write!(line, " ({:+.2})", (ratio - row.ratio) * 100.0);
+            }
+        }
+        line
+    }
 }
 
 /// The figures of a trace.
@@ -195,10 +239,11 @@ fn measure(path: &Path, options: &Options) -> Result<Figures, String> {
         parts.push(if memory <= 1.0 { memory } else { memory / footprint });
     }
     for (memory_mib, run) in options.engine.iter().zip(runs) {
-        let engine::Run { misses, items, bytes, evictions } =
+        let engine::Run { misses, items, bytes, evictions, sums } =
             run.map_err(|error| name_of(&format!("--engine {memory_mib}: {error}")))?;
         let (memory_mib, ratio) = (*memory_mib, ratio(misses));
-        engine.push(EngineRow { memory_mib, misses, ratio, items, bytes, evictions });
+        let curve = Curve::of(memory_mib, &sums);
+        engine.push(EngineRow { memory_mib, misses, ratio, items, bytes, evictions, curve });
         let memory = if options.objects { items } else { bytes };
         let part = memory as f64 / footprint;
         own.push(Row { policy: OWN.to_owned(), part, memory, misses, ratio });
@@ -271,6 +316,9 @@ fn table(figures: &Figures, options: &Options) -> String {
     for EngineRow { memory_mib, items, bytes, evictions, .. } in engine {
         let held = format!("{items} items of {bytes} bytes held, {evictions} evicted");
         let _ = writeln!(text, "{OWN} -m {memory_mib}: {held}");
+    }
+    for EngineRow { memory_mib, curve, .. } in engine {
+        let _ = writeln!(text, "curve -m {memory_mib}: {}", curve.line(engine));
     }
     let mut columns: Vec<String> = policies(options).iter().map(|policy| name(*policy)).collect();
     columns.extend((!engine.is_empty()).then(|| OWN.to_owned()));
@@ -392,10 +440,11 @@ mod tests {
                 assert_eq!(memory[memory.len() - 2..], held, "{policy}");
                 assert_eq!(memory.len(), if policy == OWN { 2 } else { 4 });
             }
-            // A line for the trace, two for the engine, one of names, and one for each size.
+            // A line for the trace, two for the engine and two for its curve, one of names, and one
+            // for each size.
             let table = table(&figures, &options);
             let columns: Vec<usize> =
-                table.lines().skip(3).map(|line| line.split_whitespace().count()).collect();
+                table.lines().skip(5).map(|line| line.split_whitespace().count()).collect();
             assert_eq!(columns, [5, 4, 4, 5, 5], "{table}");
             let last = format!("{:.4}", figures.engine[1].ratio);
             assert!(table.trim_end().ends_with(&last), "{table}");

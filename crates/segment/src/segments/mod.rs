@@ -54,11 +54,16 @@ pub use stats::SegmentStats;
 pub use walk::{WalkCursor, Walked};
 
 use self::context::Context;
+pub use self::log::queues::{Queue, is_probation_large};
 use self::log::{Log, LogOptions};
+pub use self::reclaimer::GHOST_PERCENT;
 pub use self::reclaimer::Reclaimed;
+use self::reclaimer::Reclaimer;
 pub use self::reclaimer::allowance::UPKEEP_STEP_BYTES_MAX;
 pub use self::reclaimer::evicted::EvictedItem;
-use self::reclaimer::{GHOST_PERCENT, Reclaimer};
+pub use self::reclaimer::ghost::GHOST_BYTES;
+pub use self::reclaimer::job::kept_bytes_max;
+pub use self::reclaimer::worth::{Examined, VictimSeen, Weights};
 use crate::item::{FoundItem, Item};
 use crate::layout::{Access, Header, ItemAt};
 use crate::limits::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};

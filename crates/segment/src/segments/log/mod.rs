@@ -48,13 +48,10 @@ use crate::item::{Draft, Item};
 use crate::layout::{Header, ItemAt};
 use crate::limits::BLOCK_BYTES;
 use crate::meta::{DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, ITEMS, OWNER, Phase, TOUCHED, USED};
-use crate::pool::{CACHE_LINE_BYTES, Pool};
+use crate::pool::{AHEAD_SEGMENTS_MIN, CACHE_LINE_BYTES, Pool};
 
 /// Dead part of memory above which compaction comes before eviction, in percent.
 const DEAD_PERCENT: usize = 10;
-
-/// From this number of segments on, a shard frees one ahead of need.
-const AHEAD_SEGMENTS_MIN: usize = 64;
 
 /// A block that is freed counts as this many bytes of work: its links and owner, and the lists of
 /// its segment.

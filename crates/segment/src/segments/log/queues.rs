@@ -28,11 +28,16 @@ pub(crate) const PINNED_MAX: usize = 16;
 
 /// The two queues of S3-FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queue {
+pub enum Queue {
     /// New items, evicted unless they are worth their bytes.
     Probation,
     /// Items that were read often enough.
     Main,
+}
+
+/// Whether probation holds more than its part of memory, if probation and main hold these bytes.
+pub fn is_probation_large(bytes: [usize; 2]) -> bool {
+    bytes[Queue::Probation as usize] * 100 > bytes.iter().sum::<usize>() * PROBATION_PERCENT
 }
 
 /// The sealed segments of one shard, in order.
@@ -161,7 +166,7 @@ impl Queues {
 
     /// Whether probation holds more than its part of memory.
     pub(crate) fn is_probation_large(&self) -> bool {
-        self.bytes[Queue::Probation as usize] * 100 > self.total_bytes() * PROBATION_PERCENT
+        is_probation_large(self.bytes)
     }
 
     /// The segments of each bin that is a list, with the number of the bin, for audits.

@@ -33,6 +33,9 @@ use kachel_host::Region;
 /// Bytes of a group: one cache line of 32 tags.
 pub(crate) const GROUP_BYTES: usize = 64;
 
+/// Bytes of the memory of a key that was evicted.
+pub const GHOST_BYTES: usize = size_of::<u16>();
+
 const GROUP_WORDS: usize = GROUP_BYTES / size_of::<u64>();
 const TAG_BITS: u32 = u16::BITS;
 

@@ -27,7 +27,7 @@
 
 use std::sync::Arc;
 
-use super::worth::{Examined, Seen};
+use super::worth::{Examined, VictimSeen};
 use super::{Found, Reclaimer, STRIDE_ITEMS};
 use crate::item::Item;
 use crate::layout::{Access, ItemAt, SEGMENT_HEAD_BYTES};
@@ -42,6 +42,11 @@ use crate::segments::log::ttl::ttl_bucket;
 /// Eviction keeps at most this many quarters of a victim, so that each victim frees something. Only
 /// the segments of main that are turned early may be kept whole.
 const KEPT_QUARTERS_MAX: usize = 3;
+
+/// The most bytes of a victim of this length that eviction keeps.
+pub const fn kept_bytes_max(segment_bytes: usize) -> usize {
+    segment_bytes / 4 * KEPT_QUARTERS_MAX
+}
 
 /// Items of a victim whose slots are prefetched together.
 const AHEAD_ITEMS: usize = 16;
@@ -88,7 +93,7 @@ pub(super) struct Job {
     dropped: usize,
     kept_bytes: usize,
     kept_bytes_max: usize,
-    seen: Seen,
+    seen: VictimSeen,
 }
 
 impl Job {
@@ -140,8 +145,8 @@ impl Reclaimer {
             offset: SEGMENT_HEAD_BYTES,
             dropped: 0,
             kept_bytes: 0,
-            kept_bytes_max: log.pool().segment_bytes() / 4 * KEPT_QUARTERS_MAX,
-            seen: Seen::default(),
+            kept_bytes_max: kept_bytes_max(log.pool().segment_bytes()),
+            seen: VictimSeen::default(),
         });
         Found::Job
     }

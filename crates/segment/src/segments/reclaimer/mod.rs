@@ -21,12 +21,12 @@
 
 mod victim;
 mod gather;
-mod job;
-mod worth;
+pub(crate) mod job;
+pub(crate) mod worth;
 pub(crate) mod allowance;
 pub(crate) mod counts;
 pub(crate) mod evicted;
-mod ghost;
+pub(crate) mod ghost;
 
 use std::io;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ use crate::size_classes::ClassCounts;
 use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX};
 
 /// Part of memory spent on ghosts, in percent. A guess until traces are run.
-pub(crate) const GHOST_PERCENT: u64 = 1;
+pub const GHOST_PERCENT: u64 = 1;
 
 /// A job handles this many items before it is checked again whether there is enough room.
 const STRIDE_ITEMS: usize = 64;

@@ -42,7 +42,7 @@ const TURNS_MAX: usize = 1 + Access::TURNS_MAX as usize;
 
 /// What a job saw in its victim.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub struct VictimSeen {
     items: usize,
     bytes: usize,
     read_bytes: usize,
@@ -50,15 +50,16 @@ pub(crate) struct Seen {
 
 /// The part of a victim that a job examined.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Examined {
-    pub(crate) seen: Seen,
+pub struct Examined {
+    /// The items that were examined.
+    pub seen: VictimSeen,
     /// Whether the job ended at the end of the segment.
-    pub(crate) is_whole: bool,
+    pub is_whole: bool,
 }
 
-impl Seen {
+impl VictimSeen {
     /// Notes a living item.
-    pub(crate) const fn add(&mut self, access: Access, bytes: usize) {
+    pub const fn add(&mut self, access: Access, bytes: usize) {
         self.items += 1;
         self.bytes += bytes;
         self.read_bytes += if access.reads() > 0 { bytes } else { 0 };
@@ -85,10 +86,10 @@ impl Seen {
 
 /// What eviction saw recently in each queue.
 #[derive(Debug, Default)]
-pub(crate) struct Weights {
-    seen: [Seen; 2],
+pub struct Weights {
+    seen: [VictimSeen; 2],
     /// Sums over the victims that were left early, since a job last reached the end of one.
-    parts: [Seen; 2],
+    parts: [VictimSeen; 2],
     /// Mean size of the items that leave probation; 0 until one has left.
     mean_bytes: usize,
     /// Bytes of main to turn before probation.
@@ -101,7 +102,7 @@ impl Weights {
     /// A job that is left early counts for what it saw, no more. How often that happens depends on
     /// what else frees memory; if each such job counted as a whole segment, main would hardly turn
     /// where it happens often.
-    pub(crate) fn note(
+    pub fn note(
         &mut self,
         queue: Queue,
         examined: Examined,
@@ -143,7 +144,7 @@ impl Weights {
     }
 
     /// The turns in the main queue that an item is granted, this one included; 0 to drop it.
-    pub(crate) fn turns(&self, queue: Queue, access: Access, bytes: usize) -> u32 {
+    pub fn turns(&self, queue: Queue, access: Access, bytes: usize) -> u32 {
         debug_assert!(bytes > 0, "an item has a header");
         let owed = if self.is_cold() { 0 } else { access.turns() };
         if access.reads() == 0 && (queue == Queue::Main || self.is_cold()) {
@@ -156,7 +157,7 @@ impl Weights {
     }
 
     /// Whether the next victim comes from main although probation is over its share.
-    pub(crate) const fn is_main_due(&self, segment_bytes: usize) -> bool {
+    pub const fn is_main_due(&self, segment_bytes: usize) -> bool {
         self.main_due_bytes >= segment_bytes
     }
 }
@@ -169,10 +170,11 @@ mod tests {
     fn a_job_in_parts_counts_as_much_as_in_one() {
         const SEGMENT_BYTES: usize = 1 << 20;
         let queue_bytes = [100 << 20, 900 << 20];
-        let part = Seen { items: 100, bytes: SEGMENT_BYTES / 8, read_bytes: SEGMENT_BYTES / 8 };
+        let part =
+            VictimSeen { items: 100, bytes: SEGMENT_BYTES / 8, read_bytes: SEGMENT_BYTES / 8 };
         let left = Examined { seen: part, is_whole: false };
         let ended = Examined { seen: part, is_whole: true };
-        let whole = Seen { items: 800, bytes: SEGMENT_BYTES, read_bytes: SEGMENT_BYTES };
+        let whole = VictimSeen { items: 800, bytes: SEGMENT_BYTES, read_bytes: SEGMENT_BYTES };
         let whole = Examined { seen: whole, is_whole: true };
         let mut weights = [Weights::default(), Weights::default()];
         for weights in &mut weights {
@@ -191,7 +193,7 @@ mod tests {
     #[test]
     fn a_victim_with_the_heads_of_gigabytes_is_weighed_among_terabytes() {
         let mut weights = Weights::default();
-        let victim = Seen { items: 26_000, bytes: 26 << 30, read_bytes: 0 };
+        let victim = VictimSeen { items: 26_000, bytes: 26 << 30, read_bytes: 0 };
         let [probation_bytes, main_bytes] = [100 << 30, 900 << 30];
         let examined = Examined { seen: victim, is_whole: true };
         weights.note(Queue::Probation, examined, [probation_bytes, main_bytes], 1 << 20);

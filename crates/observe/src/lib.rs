@@ -51,8 +51,10 @@ pub use kachel_wire::ObserverSet;
 pub use log::Log;
 pub use metrics::{Metrics, process_metrics};
 pub use observers::{
-    DRAWN_EVERY, HOT_KEYS_BYTES_PER_CORE, HOTTEST_MAX, HotKey, HotLists, HotRate, HottestKeys,
-    Noted, NotedAccess, Noting, Observers, SampleGate,
+    CURVE_BYTES_PER_ENGINE, CURVE_ERROR_MAX, CURVE_KEYS_MIN, CURVE_SAMPLES_MIN, CurvePoint,
+    CurveState, DRAWN_EVERY, HOT_KEYS_BYTES_PER_CORE, HOTTEST_MAX, HotKey, HotLists, HotRate,
+    HottestKeys, MakeMissModel, MissCurve, Moment, Noted, NotedAccess, Noting, Observers, Picked,
+    SampleGate,
 };
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
 pub use rows::classes::{

@@ -110,8 +110,8 @@ type Truth = Vec<(u64, u64)>;
 
 /// Ten seconds of reads. Returns what they were, and what observers say of them.
 fn observed(keys: &Keys, zipf: &Zipf, seed: u64) -> (Truth, HottestKeys) {
-    let observers = Observers::new(CORES, ObserverSet::HOT_KEYS);
-    observers.begin_shard(keys.hasher, 0);
+    let observers = Observers::new(CORES, 1, ObserverSet::HOT_KEYS);
+    observers.begin_shard(keys.hasher, || None, 0);
     let gates: Vec<SampleGate> =
         (0..CORES).map(|core| SampleGate::new(seed * 99 + u64::from(core))).collect();
     let counters: Vec<Arc<Counters>> = (0..CORES).map(|_| Arc::default()).collect();
@@ -122,7 +122,7 @@ fn observed(keys: &Keys, zipf: &Zipf, seed: u64) -> (Truth, HottestKeys) {
         let core = (number / TICK_REQUESTS % u64::from(CORES)) as usize;
         let gate = &gates[core];
         if number % TICK_REQUESTS == 0 {
-            gate.begin(false, observers.on(), || observers.picked_to(core));
+            gate.begin(false, observers.on(), || unreachable!("no observer picks"));
         }
         let rank = zipf.rank(random.next());
         let hash = keys.hashes[rank];
@@ -132,8 +132,7 @@ fn observed(keys: &Keys, zipf: &Zipf, seed: u64) -> (Truth, HottestKeys) {
             let _is_classed = gate.is_classed();
             if let Some(noting) = gate.noting(hash) {
                 let (key, access) = (&name(rank)[..], NotedAccess::Hit);
-                let item_bytes = value_bytes + key.len();
-                let noted = Noted { key, secret_hash: hash, access, value_bytes, item_bytes };
+                let noted = Noted { key, secret_hash: hash, access, value_bytes };
                 observers.note(core, &noted, noting, now_ns, &counters[core]);
             }
         }
@@ -185,13 +184,12 @@ fn nineteen_of_the_twenty_hottest_keys_are_found() {
 #[test]
 fn merged_keys_are_told_again_for_a_while_unless_observers_are_switched() {
     let hasher = KeyHasher::new(Seeds { hash_keys: [3, 4] }, 1);
-    let observers = Observers::new(1, ObserverSet::HOT_KEYS);
-    observers.begin_shard(hasher, 0);
+    let observers = Observers::new(1, 1, ObserverSet::HOT_KEYS);
+    observers.begin_shard(hasher, || None, 0);
     let noting = Noting { is_drawn: true, is_picked: false };
     let read = |key: &[u8], now_ns: u64| {
         let secret_hash = hasher.secret_hash(key);
-        let (access, value_bytes, item_bytes) = (NotedAccess::Miss, 0, 0);
-        let noted = Noted { key, secret_hash, access, value_bytes, item_bytes };
+        let noted = Noted { key, secret_hash, access: NotedAccess::Miss, value_bytes: 0 };
         (0..2).for_each(|_| observers.note(0, &noted, noting, now_ns, &Counters::default()));
     };
     let told = |now_ns| {

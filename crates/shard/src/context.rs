@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, DeadFound, EngineIndex, KeyHasher, Now};
 use kachel_net::{Attempts, CoreIndex};
-use kachel_observe::{Counters, Log, Prefixes, SampleGate, Sizes, WAIT_UNIT_NS};
+use kachel_observe::{Counters, Log, Picked, Prefixes, SampleGate, Sizes, WAIT_UNIT_NS};
 use kachel_stdx::Place;
 
 use crate::cores::buffers::Buffers;
@@ -44,6 +44,8 @@ pub(crate) struct Context {
     pub(crate) sizes: Sizes,
     /// Which requests of this tick are in the sample (`sample`).
     pub(crate) gate: SampleGate,
+    /// The requests for the miss-ratio curve that are not passed on yet.
+    pub(crate) picked: RefCell<Picked>,
     /// The requests by prefix that this core has executed.
     pub(crate) prefixes: RefCell<Prefixes>,
     /// The lines of the log that this core writes.
@@ -99,6 +101,7 @@ impl Context {
             origin,
             place,
             sizes,
+            picked: RefCell::default(),
             gate: SampleGate::new(hasher.shown_hash(u64::from(core.0))),
             prefixes: RefCell::default(),
             log,

@@ -44,7 +44,10 @@ pub use cores::options::{
 pub use cores::process::{Shared, Shutdown};
 pub use cores::refreshes::Certificates;
 pub use cores::work::{HOLD_BYTES_MAX, TICK_BYTES_MAX, TURN_BYTES_MAX};
-pub use kachel_observe::{Counters, EngineCounters, HotKey, HotLists, HotRate, HottestKeys};
+pub use kachel_observe::{
+    Counters, CurvePoint, CurveState, EngineCounters, HotKey, HotLists, HotRate, HottestKeys,
+    MissCurve,
+};
 pub use kachel_stdx::Counter;
 pub use kachel_wire::ObserverSet;
 pub use listings::listing::LISTING_BYTES_PER_CORE_MAX;

@@ -49,7 +49,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
+use kachel_engine::{ClockOrigin, Common, Engine, KeyHasher};
 use kachel_io::{Clock, Event, Files, Io, Wait};
 use kachel_net::{CloseReason, Connection, ConnectionIndex, CoreIndex, EndpointIndex};
 use kachel_observe::{Log, Sizes};
@@ -150,7 +150,9 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         let sizes = Sizes::new(engines.common());
         let log = Log::new(shared.options.plain.log_bytes_max, engines.last_dead().to_vec());
         let clock = Rc::new(clock);
-        shared.observers.begin_shard(hasher, clock.now_ns());
+        let evicts = engines.common().options().evict;
+        let make_model = if evicts { <E::Common as Common>::miss_model } else { || None };
+        shared.observers.begin_shard(hasher, make_model, clock.now_ns());
         let work = WorkMeter::new(Rc::<C>::clone(&clock));
         let context = Context::new(core, shared, hasher, origin, reader.place(), sizes, log, work);
         let balance = Balance::new(&context);

@@ -18,7 +18,8 @@ impl ObserverSet {
     pub const CURVE: Self = Self(1 << 1);
 
     /// The names of the observers that there are.
-    pub const NAMES: [(&'static str, Self); 1] = [("hotkeys", Self::HOT_KEYS)];
+    pub const NAMES: [(&'static str, Self); 2] =
+        [("hotkeys", Self::HOT_KEYS), ("curve", Self::CURVE)];
 
     /// All observers.
     pub const ALL: Self = {

@@ -30,15 +30,22 @@ use kachel_wire::ObserverSet;
 
 use crate::counters::Counters;
 
+mod advice;
+mod curve;
 mod gate;
 mod hot_keys;
 mod hottest;
 mod summary;
 
+pub use advice::{
+    CURVE_ERROR_MAX, CURVE_KEYS_MIN, CURVE_SAMPLES_MIN, CurvePoint, CurveState, MissCurve,
+};
+pub use curve::{CURVE_BYTES_PER_ENGINE, MakeMissModel, Moment, Picked};
 pub use gate::{DRAWN_EVERY, Noting, SampleGate};
 pub use hot_keys::HOT_KEYS_BYTES_PER_CORE;
 pub use hottest::{HOTTEST_MAX, HotKey, HotLists, HotRate, HottestKeys};
 
+use curve::{BATCH, Curves};
 use hot_keys::HotKeys;
 use hottest::{Source, merge};
 
@@ -75,9 +82,6 @@ pub struct Noted<'k> {
     pub access: NotedAccess,
     /// Bytes of the value that was read or stored; 0 if there is none.
     pub value_bytes: usize,
-    /// The nominal size of the item that was read or stored; 0 if there is none, or if the key is
-    /// not picked.
-    pub item_bytes: usize,
 }
 
 /// The observers of a process.
@@ -97,6 +101,8 @@ pub struct Observers {
     switching: Mutex<()>,
     /// The hottest keys that were merged last, for as long as no observer is switched.
     merged: Mutex<Option<Arc<Merged>>>,
+    /// The models of the miss-ratio curve.
+    curves: Curves,
 }
 
 /// The hottest keys at a time.
@@ -119,8 +125,9 @@ struct CoreState {
 }
 
 impl Observers {
-    /// The observers of a process with this many cores. All are off until the first shard begins.
-    pub fn new(cores: u16, at_start: ObserverSet) -> Self {
+    /// The observers of a process with this many cores and engines. All are off until the first
+    /// shard begins.
+    pub fn new(cores: u16, engines: u16, at_start: ObserverSet) -> Self {
         Self {
             at_start,
             on: AtomicU8::new(ObserverSet::NONE.bits()),
@@ -129,12 +136,15 @@ impl Observers {
             outside: Mutex::default(),
             switching: Mutex::default(),
             merged: Mutex::default(),
+            curves: Curves::new(engines),
         }
     }
 
     /// A shard begins at `now_ns` of the monotonic clock. It hashes keys as all shards of its
-    /// process do. The first one switches on the observers that are on from the start.
-    pub fn begin_shard(&self, hasher: KeyHasher, now_ns: u64) {
+    /// process do, and its engines have models that `make_model` makes. The first one switches on
+    /// the observers that are on from the start.
+    pub fn begin_shard(&self, hasher: KeyHasher, make_model: MakeMissModel, now_ns: u64) {
+        self.curves.set_make(make_model);
         let _hasher = self.hasher.get_or_init(|| {
             self.switch(self.at_start, true, now_ns);
             hasher
@@ -161,6 +171,9 @@ impl Observers {
                 }
             }
         }
+        if observers.has(ObserverSet::CURVE) {
+            self.curves.switch(on);
+        }
         let change = |bits: u8| {
             let before = ObserverSet::from_bits(bits);
             let after = if on { before.with(observers) } else { before.without(observers) };
@@ -170,10 +183,33 @@ impl Observers {
         *lock(&self.merged) = None;
     }
 
-    /// The greatest hash of a key that observers of this core pick. 0: they pick none.
+    /// The greatest hash of a key that observers pick in this tick of a core, which holds `picked`
+    /// and has these counters. 0: they pick none. Cost: two loads.
     #[inline]
-    pub const fn picked_to(&self, _core: usize) -> u64 {
-        0
+    pub fn picked_to(&self, picked: &mut Picked, counters: &Counters) -> u64 {
+        self.curves.follow(picked, counters);
+        self.curves.picked_to()
+    }
+
+    /// All items are flushed in second `due`, or at once if that is not after the second `now`.
+    pub fn note_flush(&self, due: u32, now: u32) {
+        self.curves.note_flush(due, now);
+    }
+
+    /// Passes the requests for picked keys that `core` holds on to the models of the curve.
+    pub fn pass_on(&self, core: usize, picked: &mut Picked, moment: &Moment<'_>) {
+        let counters = &moment.totals.cores[core];
+        counters.observed.add(BATCH as u64);
+        counters.observed_lost.add(self.curves.pass_on(core, picked, moment) as u64);
+    }
+
+    /// The miss-ratio curve of all engines, in a process with `limit_bytes` of memory. `None` while
+    /// this observer is off, or if the engines have no models. Any thread may ask. The last few
+    /// requests of each core are not in it.
+    ///
+    /// Cost: a few loads for each engine. Waits for cores that use a model.
+    pub fn miss_curve(&self, limit_bytes: u64) -> Option<MissCurve> {
+        self.curves.sums().map(|sums| MissCurve::of(&sums, limit_bytes))
     }
 
     /// Notes a request that `core` has executed, at `now_ns` of the monotonic clock (O1).

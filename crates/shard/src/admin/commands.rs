@@ -261,8 +261,10 @@ impl<E: Engine> Administration<'_, E> {
             // As in memcached, the flush is in the second before `due`, so that it covers all items
             // stored until then and none of them is live in `due`.
             self.engines.common().flush_in(due - 1, &now);
+            shared.observers.note_flush(due - 1, now.second);
         } else {
             self.engines.common().flush(&now);
+            shared.observers.note_flush(now.second, now.second);
         }
         Reply::Ok
     }

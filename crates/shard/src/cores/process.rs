@@ -13,7 +13,8 @@ use kachel_engine::{ClockOrigin, Common, Now};
 use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
 use kachel_observe::{
-    HottestKeys, Metrics, Observers, ProcessFacts, Reading, Totals, Watchers, general, own,
+    HottestKeys, Metrics, MissCurve, Moment, Observers, ProcessFacts, Reading, Totals, Watchers,
+    general, own,
 };
 
 use crate::cores::buffers::WaitingMemory;
@@ -104,7 +105,7 @@ impl Shared {
             ),
             crawler: Crawler::new(options.plain.crawler_on),
             watchers: Watchers::new(options.shards),
-            observers: Observers::new(options.shards, options.plain.observers),
+            observers: Observers::new(options.shards, homes.engines(), options.plain.observers),
             sender_budget: SenderBudget::new(options.udp.sender_datagrams_max),
             throttle: LoginThrottle::new(options.shards, options.plain.connections_max),
             options,
@@ -193,6 +194,18 @@ impl Shared {
         own(totals, &facts, &self.options.other_rows(true), &mut |row| metrics.take(row));
         metrics.take_totals(totals);
         metrics.text(self.settings())
+    }
+
+    /// The miss-ratio curve of the process. `None` while this observer is off, or if the engines do
+    /// not evict. Any thread may ask. Cost: as [`Observers::miss_curve`].
+    pub fn miss_curve(&self) -> Option<MissCurve> {
+        self.observers.miss_curve(self.budget.limit_bytes())
+    }
+
+    /// The state of the process for its observers, in its second `second`.
+    #[inline]
+    pub(crate) fn moment(&self, second: u32) -> Moment<'_> {
+        Moment { totals: &self.totals, limit_bytes: self.budget.limit_bytes(), second }
     }
 
     /// The hottest keys of the process, at `now_ns` of the monotonic clock: at most `count` of each

@@ -12,7 +12,9 @@
 
 use std::cell::RefMut;
 
-use kachel_engine::{Engine, Key, Operation, StoreTerms, Verb, Verdict};
+use kachel_engine::{
+    Engine, Key, Operation, SampledEvent, SampledRequest, StoreTerms, Verb, Verdict,
+};
 use kachel_observe::{
     Found, ItemBefore, Noted, NotedAccess, PrefixCounts, Prefixes, look_before, tells_no_lengths,
 };
@@ -27,7 +29,9 @@ impl Context {
         let is_watched = self.log.follow(&self.shared.watchers, || self.unix_us());
         let is_all = is_watched || self.shared.is_detailed();
         let observers = &self.shared.observers;
-        self.gate.begin(is_all, observers.on(), || observers.picked_to(self.core.number()));
+        self.gate.begin(is_all, observers.on(), || {
+            observers.picked_to(&mut self.picked.borrow_mut(), &self.counters)
+        });
     }
 
     /// The counts by prefix of this core since the last `stats reset`.
@@ -74,18 +78,23 @@ impl Context {
         // Two jumps: most requests that observers note are not classed, and save no registers.
         match self.gate.is_classed() {
             true => self.class_read(key, touches, verdict, value_bytes, sink),
-            false => self.observe_read(key, verdict, value_bytes),
+            false => self.observe_read(key, touches, verdict, value_bytes),
         }
     }
 
     /// Has the observers note a retrieval of a key.
     #[inline(never)]
-    fn observe_read(&self, key: &Key<'_>, verdict: &Verdict, value_bytes: Option<usize>) {
-        let (access, client_flags) = match verdict {
-            Verdict::Hit(facts) => (NotedAccess::Hit, facts.client_flags),
-            _ => (NotedAccess::Miss, 0),
-        };
-        self.observe(key, access, value_bytes.unwrap_or(0), client_flags);
+    fn observe_read(
+        &self,
+        key: &Key<'_>,
+        touches: bool,
+        verdict: &Verdict,
+        value_bytes: Option<usize>,
+    ) {
+        let is_hit = matches!(verdict, Verdict::Hit(_));
+        let access = if is_hit { NotedAccess::Hit } else { NotedAccess::Miss };
+        let value_bytes = value_bytes.unwrap_or(0);
+        self.observe(key, access, value_bytes, || read_event(is_hit, touches));
     }
 
     /// Counts a retrieval by class and by prefix, logs it, and has the observers note it.
@@ -118,7 +127,7 @@ impl Context {
         }
         self.count_prefix(key.bytes(), PrefixCounts { gets: 1, hits, ..NONE });
         if self.gate.observes() {
-            self.observe_read(key, verdict, value_bytes);
+            self.observe_read(key, touches, verdict, value_bytes);
         }
     }
 
@@ -137,36 +146,89 @@ impl Context {
     #[inline(never)]
     fn observe_operation(&self, logged: &Logged<'_>) {
         let Logged { operation: Operation { key, verb }, verdict, value_bytes, .. } = logged;
-        let (access, value_bytes, client_flags) = match (verb, verdict) {
+        let (access, value_bytes) = match (verb, verdict) {
             (Verb::Inspect, _) => return,
             (Verb::Get(_), Verdict::Hit(facts)) if !facts.created => {
-                let value_bytes = value_bytes.unwrap_or(facts.value_bytes);
-                (NotedAccess::Hit, value_bytes, facts.client_flags)
+                (NotedAccess::Hit, value_bytes.unwrap_or(facts.value_bytes))
             }
-            (Verb::Get(_), _) => (NotedAccess::Miss, 0, 0),
-            (Verb::Store(terms), Verdict::Stored { value_bytes, .. }) => {
-                (NotedAccess::Store, *value_bytes, terms.client_flags)
+            (Verb::Get(_), _) => (NotedAccess::Miss, 0),
+            (Verb::Store(_), Verdict::Stored { value_bytes, .. }) => {
+                (NotedAccess::Store, *value_bytes)
             }
-            (Verb::Delete(_), _) => (NotedAccess::Delete, 0, 0),
-            _ => (NotedAccess::Change, 0, 0),
+            (Verb::Delete(_), _) => (NotedAccess::Delete, 0),
+            _ => (NotedAccess::Change, 0),
         };
-        self.observe(key, access, value_bytes, client_flags);
+        self.observe(key, access, value_bytes, || self.event_of(verb, access, verdict));
     }
 
-    /// Has the observers note a request, and the value that it has read or stored.
+    /// What an operation means for a model of misses, and the expiry that it has set.
+    fn event_of(
+        &self,
+        verb: &Verb,
+        access: NotedAccess,
+        verdict: &Verdict,
+    ) -> Option<(SampledEvent, Option<u32>)> {
+        match (access, verb) {
+            (NotedAccess::Hit | NotedAccess::Miss, Verb::Get(terms)) => {
+                read_event(access == NotedAccess::Hit, terms.life.touches())
+            }
+            (NotedAccess::Store, Verb::Store(terms)) => {
+                Some((SampledEvent::Stored, Some(self.now().expiry(terms.ttl))))
+            }
+            (NotedAccess::Delete, _) => Some((SampledEvent::Removed, None)),
+            (_, Verb::Touch(ttl)) if *verdict == Verdict::Touched => {
+                Some((SampledEvent::Touched, Some(self.now().expiry(*ttl))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Has the observers note a request, and the value that it has read or stored. `event` is what
+    /// it means for a model of misses.
     #[inline(always)]
-    fn observe(&self, key: &Key<'_>, access: NotedAccess, value_bytes: usize, client_flags: u32) {
+    fn observe(
+        &self,
+        key: &Key<'_>,
+        access: NotedAccess,
+        value_bytes: usize,
+        event: impl FnOnce() -> Option<(SampledEvent, Option<u32>)>,
+    ) {
         let secret_hash = key.secret_hash();
         let Some(noting) = self.gate.noting(secret_hash) else { return };
-        let key = key.bytes();
-        let has_item = noting.is_picked && matches!(access, NotedAccess::Hit | NotedAccess::Store);
-        let item_bytes = match has_item {
-            true => self.sizes.nominal_bytes(key.len(), value_bytes, client_flags),
-            false => 0,
+        if noting.is_picked
+            && let Some((event, expiry)) = event()
+        {
+            self.observe_picked(key, value_bytes, event, expiry);
+        }
+        if noting.is_drawn {
+            let noted = Noted { key: key.bytes(), secret_hash, access, value_bytes };
+            let observers = &self.shared.observers;
+            observers.note(self.core.number(), &noted, noting, self.now_ns(), &self.counters);
+        }
+    }
+
+    /// Has the miss-ratio curve note a request for a picked key.
+    #[inline(never)]
+    fn observe_picked(
+        &self,
+        key: &Key<'_>,
+        value_bytes: usize,
+        event: SampledEvent,
+        expiry: Option<u32>,
+    ) {
+        debug_assert!(expiry.is_none() || event != SampledEvent::Hit, "a plain read sets none");
+        let request = SampledRequest {
+            secret_hash: key.secret_hash(),
+            event,
+            key_bytes: u8::try_from(key.bytes().len()).unwrap_or(u8::MAX),
+            value_bytes: u32::try_from(value_bytes).unwrap_or(u32::MAX),
+            expiry,
         };
-        let noted = Noted { key, secret_hash, access, value_bytes, item_bytes };
-        let observers = &self.shared.observers;
-        observers.note(self.core.number(), &noted, noting, self.now_ns(), &self.counters);
+        let mut picked = self.picked.borrow_mut();
+        if picked.add(self.hasher.owner(key.hashes()), request) {
+            let moment = self.shared.moment(self.now().second);
+            self.shared.observers.pass_on(self.core.number(), &mut picked, &moment);
+        }
     }
 
     /// Counts an operation by class and by prefix, and logs it.
@@ -216,6 +278,16 @@ impl Context {
             let delimiter = self.shared.options.plain.prefix_delimiter;
             self.prefixes().count(key, delimiter, what, self.cores());
         }
+    }
+}
+
+/// What a read means for a model of misses. Reads that touch are not counted.
+const fn read_event(is_hit: bool, touches: bool) -> Option<(SampledEvent, Option<u32>)> {
+    match (is_hit, touches) {
+        (true, false) => Some((SampledEvent::Hit, None)),
+        (false, false) => Some((SampledEvent::Miss, None)),
+        (true, true) => Some((SampledEvent::Touched, None)),
+        (false, true) => None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Upstream:   `admin` for `stats`; `listings`, which walk the items.
 //! Downstream: the rows; the statistics of the engines.
 
+pub(crate) mod curve;
 pub(crate) mod hottest;
 pub(crate) mod topics;
 pub(crate) mod holdings;

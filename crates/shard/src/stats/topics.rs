@@ -72,6 +72,7 @@ impl<E: Engine> Answering<'_, E> {
             StatsTopic::Extstore => self.reply(Reply::End),
             StatsTopic::Pipe => self.pipe(),
             StatsTopic::HotKeys(count) => self.hottest_keys(count),
+            StatsTopic::MissCurve => self.miss_curve(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The observers of a whole server: hot keys are told, switched on and off, and shown as keys are.
+//! The observers of a whole server: hot keys and the miss-ratio curve are told, and switched on and
+//! off; hot keys are shown as keys are.
 
 use std::collections::HashMap;
 
@@ -155,4 +156,72 @@ fn commands_that_are_wrong_switch_nothing() {
     let binary = world.connect();
     let reply = world.ask(&binary, &head);
     assert!(reply.windows(9).any(|part| part == b"hotkeyson"), "{}", reply.escape_ascii());
+}
+
+/// The names and values of the answer to `stats mrc`, whose last value is a sentence.
+fn curve(world: &mut World, client: &FarEnd) -> HashMap<String, String> {
+    let reply = world.ask(client, b"stats mrc\r\n");
+    let text = str::from_utf8(&reply).expect("what is shown is text");
+    let rows = text.strip_suffix("END\r\n").expect("the last line").lines();
+    let pair = |row: &str| {
+        let row = row.strip_prefix("STAT ").expect("a row");
+        let (name, value) = row.split_once(' ').expect("a name and a value");
+        (name.to_owned(), value.to_owned())
+    };
+    rows.map(pair).collect()
+}
+
+/// Each client reads keys that were stored, and one key in four that was not.
+fn read_keys(world: &mut World, clients: &[FarEnd]) {
+    for first in (0..CURVE_KEYS).step_by(40) {
+        let client = &clients[first / 40 % clients.len()];
+        let stored: String = (first..first + 40).map(|key| format!(" k{key:05}")).collect();
+        let absent: String = (first..first + 10).map(|key| format!(" none{key:05}")).collect();
+        let reply = world.ask(client, format!("get{stored}{absent}\r\n").as_bytes());
+        assert!(reply.ends_with(b"END\r\n"));
+    }
+}
+
+/// So many keys that enough of them are in the sample.
+const CURVE_KEYS: usize = 6000;
+
+#[test]
+fn the_curve_of_all_cores_is_told() {
+    for (shards, crew) in [(1, true), (3, true), (3, false)] {
+        let about = format!("{shards} shards, crew {crew}");
+        let mut world = world(shards, crew, PlainOptions::default());
+        let clients: Vec<FarEnd> = (0..4).map(|_| world.connect()).collect();
+        assert_eq!(curve(&mut world, &clients[0])["mrc"], "off", "{about}");
+        assert_eq!(world.ask(&clients[0], b"observe curve on\r\n"), b"OK\r\n");
+        assert_eq!(curve(&mut world, &clients[1])["state"], "too_few_samples", "{about}");
+        for first in (0..CURVE_KEYS).step_by(40) {
+            let store = |key| format!("set k{key:05} 0 0 100 noreply\r\n{:0100}\r\n", 0);
+            let stores: String = (first..first + 40).map(store).collect();
+            world.ask(&clients[first % 3], (stores + "mn\r\n").as_bytes());
+        }
+        let stored = number(&curve(&mut world, &clients[0]), "sampled_keys");
+        assert!(stored > 20.0, "{about}: {stored} of the keys are in the sample");
+        (0..20).for_each(|_| read_keys(&mut world, &clients));
+        let told = curve(&mut world, &clients[0]);
+        assert_eq!(told["state"], "reliable", "{about} {told:?}");
+        for size in ["0.25", "1.00", "4.00"] {
+            let missed = number(&told, &format!("memory:{size}:miss_percent"));
+            assert!((missed - 20.0).abs() < 0.1, "{about} {told:?}");
+        }
+        let advice = "Misses here are for keys that were never stored, were deleted or have expired \
+                      (20.0 % of gets): more memory does not help. A quarter of the memory would do: \
+                      20.0 % of gets would miss.";
+        assert_eq!(told["advice"], advice, "{about}");
+        assert!(number(&told, "sampled_keys") > 60.0, "{told:?}");
+        // What is flushed misses with any memory.
+        assert_eq!(world.ask(&clients[1], b"flush_all\r\n"), b"OK\r\n");
+        (0..20).for_each(|_| read_keys(&mut world, &clients));
+        let told = curve(&mut world, &clients[2]);
+        for name in ["memory:4.00:miss_percent", "never_stored_percent"] {
+            assert!((number(&told, name) - 60.0).abs() < 1.0, "{about} {told:?}");
+        }
+        assert_eq!(told["sampled_keys"], "0", "{told:?}");
+        assert_eq!(world.ask(&clients[0], b"observe curve off\r\n"), b"OK\r\n");
+        assert_eq!(curve(&mut world, &clients[0]).len(), 1, "{about}");
+    }
 }

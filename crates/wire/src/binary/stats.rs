@@ -4,8 +4,8 @@
 //! Downstream: `shard` answers each topic.
 //!
 //! Source: the replies of 1.6.45. `reset`, `settings` and `detail` count also with more text behind
-//! them; topics that only the text protocol has are unknown. `kachel`, `pipe` and `hotkeys` are
-//! Kachel's own.
+//! them; topics that only the text protocol has are unknown. `kachel`, `pipe`, `hotkeys`
+//! and `mrc` are Kachel's own.
 
 use crate::text::stats::{DetailTopic, StatsTopic, hot_keys};
 
@@ -27,6 +27,7 @@ pub fn binary_stats_topic(key: &[u8]) -> StatsTopic {
         b"kachel" => StatsTopic::Kachel,
         b"pipe" => StatsTopic::Pipe,
         b"hotkeys" => hot_keys(None),
+        b"mrc" => StatsTopic::MissCurve,
         [b'h', b'o', b't', b'k', b'e', b'y', b's', b' ', count @ ..] => hot_keys(Some(count)),
         _ if key.starts_with(b"settings") => StatsTopic::Settings,
         _ => match key.strip_prefix(b"detail") {

@@ -6,7 +6,7 @@
 //! Invariants:
 //! - I1  Topics are recognized as in 1.6.45. Most topics may be abbreviated, and the first that
 //!   matches counts. `items`, `slabs` and `sizes` may not be abbreviated, nor may `kachel`,
-//!   `pipe` and `hotkeys`, which are Kachel's own.
+//!   `pipe`, `hotkeys` and `mrc`, which are Kachel's own.
 
 use crate::number::read_u32;
 use crate::reply::Reply;
@@ -50,6 +50,8 @@ pub enum StatsTopic {
     /// `stats hotkeys [COUNT]`: the hottest keys, at most so many of each list. 1.6.45 has no such
     /// topic.
     HotKeys(u32),
+    /// `stats mrc`: the miss-ratio curve. 1.6.45 has no such topic.
+    MissCurve,
     /// None of these: `ERROR`.
     Unknown,
 }
@@ -109,6 +111,7 @@ pub fn stats_topic(topic: &[u8]) -> StatsTopic {
             b"kachel" => StatsTopic::Kachel,
             b"pipe" => StatsTopic::Pipe,
             b"hotkeys" => hot_keys(words.next()),
+            b"mrc" => StatsTopic::MissCurve,
             _ => StatsTopic::Unknown,
         }
     }
@@ -164,6 +167,8 @@ mod tests {
             (b"hotkeys 5", StatsTopic::HotKeys(5)),
             (b"hotkeys x", StatsTopic::Unknown),
             (b"hot", StatsTopic::Unknown),
+            (b"mrc", StatsTopic::MissCurve),
+            (b"mr", StatsTopic::Unknown),
             (b"kachel", StatsTopic::Kachel),
             (b"k", StatsTopic::Unknown),
             (b"bogus", StatsTopic::Unknown),

@@ -291,7 +291,10 @@ impl<E: Engine> Administration<'_, E> {
         };
         let prefix = prefix.expect("the parser has checked the length");
         match self.engines.common().flush_prefix(&prefix) {
-            Ok(()) => Reply::Ok,
+            Ok(()) => {
+                self.context.log_prefix_flushed(prefix.bytes(), bytes);
+                Reply::Ok
+            }
             Err(PrefixRefused::TooMany) => Reply::TooManyPrefixes,
             Err(PrefixRefused::Unsupported) => Reply::PrefixesUnsupported,
         }

@@ -219,6 +219,12 @@ impl Context {
         });
     }
 
+    /// Writes the line of a prefix that was flushed.
+    pub(crate) fn log_prefix_flushed(&self, prefix: &[u8], bytes: bool) {
+        let shown = ShownKey::of(prefix);
+        self.log_line(Streams::SYSEVENTS, |line, at| log::prefix_flushed(line, at, shown, bytes));
+    }
+
     /// Notes the name of a client whose connection this core serves from now on.
     pub(crate) fn note_client(&self, connection: ConnectionIndex, name: SocketName) {
         debug_assert!(name.descriptor >= 0, "an open connection has a descriptor");

@@ -276,6 +276,24 @@ fn too_many_prefixes_are_refused_until_upkeep_has_followed() {
 }
 
 #[test]
+fn a_watcher_sees_each_flush() {
+    for mut world in worlds() {
+        let (client, watcher) = (world.connect(), world.connect());
+        assert_eq!(ask(&mut world, &watcher, "watch sysevents^"), "OK^");
+        for (request, fields) in [
+            ("flush_prefix a:1^", "prefix=a%3A1 bytes=no"),
+            ("flush_prefix \x01 bytes noreply^mn^", "prefix=%01 bytes=yes"),
+        ] {
+            ask(&mut world, &client, request);
+            let line = String::from_utf8(watcher.read()).expect("text");
+            assert!(line.ends_with(&format!(" type=flush_prefix {fields}\n")), "{line}");
+        }
+        assert!(ask(&mut world, &client, "flush_prefix^").starts_with("CLIENT_ERROR"));
+        assert_eq!(watcher.read(), b"", "nothing was flushed");
+    }
+}
+
+#[test]
 fn options_say_who_may_flush_a_prefix() {
     let from = |flush_allowed, prefix_flushes| {
         let plain = PlainOptions { flush_allowed, prefix_flushes, ..PlainOptions::default() };

@@ -216,6 +216,15 @@ pub fn crawled(
     sink.put(b"\n");
 }
 
+/// Formats the flush of a prefix, which ends at a boundary unless the client asked for `bytes`.
+/// 1.6.45 has no such line.
+pub fn prefix_flushed(sink: &mut impl Sink, at: LogPosition, prefix: ShownKey<'_>, bytes: bool) {
+    at.put(sink, "flush_prefix prefix=");
+    prefix.put_encoded(sink);
+    put_word(sink, " bytes=", if bytes { "yes" } else { "no" });
+    sink.put(b"\n");
+}
+
 /// Formats the line that tells a watcher how many lines it has missed since its last one.
 pub fn skipped(sink: &mut impl Sink, lines: u64) {
     put_number(sink, "skipped=", lines);

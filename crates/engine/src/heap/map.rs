@@ -136,11 +136,15 @@ impl<T: Default> HeapMap<T> {
     }
 
     /// Notes all flushes, with which an operation begins (`heap`, I2).
+    ///
+    /// The word is loaded before the list, and again after the list was noted: an operation that
+    /// sees one flush sees each flush before that.
     fn note_flushes(&mut self, now: &Now) {
-        let epoch = self.common.epoch(now);
         let list = &self.common.prefixes;
-        if !list.is_noted(&self.prefixes) {
+        let mut epoch = self.common.epoch(now);
+        while !list.is_noted(&self.prefixes) {
             list.note(&mut self.prefixes);
+            epoch = self.common.epoch(now);
         }
         self.noted = StoredIn { epoch, generation: self.prefixes.newest() };
     }

@@ -300,12 +300,19 @@ impl Segments {
     /// two loads; after a flush the open segments are sealed, after one of a prefix the job under
     /// way is run to its end. What it has copied before is not mixed with what is stored later.
     pub fn note_flush(&mut self, now: u32, index: &mut impl Index) -> bool {
-        let flushes = self.log.flushes_until(now);
-        if flushes.is_prefix_new {
-            self.reclaimer.begin_request(&self.log, 0);
-            self.reclaimer.finish_job(&mut self.log, &mut Context { now, index });
+        let mut is_new = false;
+        loop {
+            let flushes = self.log.flushes_until(now);
+            if flushes.is_prefix_new {
+                self.reclaimer.begin_request(&self.log, 0);
+                self.reclaimer.finish_job(&mut self.log, &mut Context { now, index });
+            }
+            is_new |= self.log.note_flush(flushes);
+            if !flushes.is_prefix_new || self.log.is_epoch_noted() {
+                return is_new;
+            }
+            // All keys were flushed meanwhile, perhaps before a prefix that was noted.
         }
-        self.log.note_flush(flushes)
     }
 
     /// Does the upkeep that is due, for about `items_max` items at most, and with at most

@@ -314,9 +314,15 @@ impl Log {
             && self.pool.flushed_prefixes.is_noted(&self.prefixes)
     }
 
-    /// The flushes until now, in second `now`. The word is loaded before the prefixes: who sees
-    /// that all keys were flushed must see each flush of a prefix before that, too. Otherwise what
-    /// it stores would be older than such a flush, and die of it. Cost: two loads.
+    /// Whether all keys were flushed since that was last noted. Cost: one load.
+    pub(crate) fn is_epoch_noted(&self) -> bool {
+        self.pool.flush_word.load().epoch() == self.flushed.epoch()
+    }
+
+    /// The flushes until now, in second `now`. The word is loaded before the prefixes, and compared
+    /// again after they were noted ([`Self::is_epoch_noted`]): an operation that sees one flush
+    /// must see each flush before that, too. Otherwise what it stores would be older than such a
+    /// flush, and die of it. Cost: two loads.
     pub(crate) fn flushes_until(&self, now: u32) -> Flushes {
         let flushed = self.pool.flush_word.settle(now);
         Flushes { flushed, is_prefix_new: !self.pool.flushed_prefixes.is_noted(&self.prefixes) }

@@ -22,10 +22,11 @@ impl Log {
         }
     }
 
-    /// Panics if the books disagree with the lines of the segments (L1 to L5).
+    /// Panics if the books disagree with the lines of the segments (L1 to L5, L7).
     pub(crate) fn audit(&self) {
         let metas = &self.pool.metas;
         let (mut dead_bytes, mut items, mut flushed, mut stale, mut open) = (0, 0, 0, 0, 0);
+        let mut to_sweep = 0;
         let mut segment_bytes = [0; 2];
         for (slot, &segment) in self.owned.all().iter().enumerate() {
             let phase = metas.phase(segment);
@@ -37,6 +38,7 @@ impl Log {
             items += u64::from(metas.get(segment, ITEMS));
             flushed += usize::from(self.is_flushed(segment));
             stale += usize::from(self.is_stale(segment));
+            to_sweep += usize::from(self.is_to_sweep(segment));
             segment_bytes[self.queue_of(segment) as usize] += self.pool.segment_bytes();
             if phase == Phase::Open {
                 open += 1;
@@ -47,6 +49,7 @@ impl Log {
         }
         assert!((dead_bytes, items) == (self.dead_bytes, self.items), "L2");
         assert!((flushed, stale) == (self.flushed_segments, self.stale_segments), "L5");
+        assert!(to_sweep == self.sweep_left, "L7");
         let held_bytes: usize = self.queues.total_bytes();
         let own_bytes: usize = segment_bytes.iter().sum();
         assert!(held_bytes == own_bytes + self.blocks * BLOCK_BYTES, "L2, Q2");

@@ -22,6 +22,9 @@
 //!   same way, `prefixes` are the flushed prefixes as they were last noted. Every open segment has
 //!   the generation of the newest, and `stale_segments` counts the segments with an earlier one.
 //!   A segment in which upkeep has found all items that are flushed gets the newest generation.
+//! - L7  A sweep is about the segments with a generation before `sweep_to`, which `sweep_left`
+//!   counts. It is over when none is left, however many flushes come meanwhile. The next sweep then
+//!   follows them. So a prefix that is flushed again and again keeps no other one in the list.
 //! - L6  A segment in `awaited` becomes a spare segment once no reader on another core can be in
 //!   it. Spare and awaited segments together are at most `spare_target`.
 
@@ -94,8 +97,12 @@ pub(crate) struct Log {
     prefixes: NotedPrefixes,
     /// How many segments of earlier generations there are.
     stale_segments: usize,
-    /// Where the search for a stale segment goes on.
-    stale_looked: usize,
+    /// The generation that the sweep under way gives to all segments, at least (L7).
+    sweep_to: u32,
+    /// How many segments are left to it.
+    sweep_left: usize,
+    /// Where its search for a segment goes on.
+    sweep_looked: usize,
     /// The newest flush of a prefix with which this log has said that it is done.
     done_with: u32,
     live_bytes: usize,
@@ -146,7 +153,9 @@ impl Log {
             flushed_segments: 0,
             prefixes: NotedPrefixes::default(),
             stale_segments: 0,
-            stale_looked: 0,
+            sweep_to: 0,
+            sweep_left: 0,
+            sweep_looked: 0,
             done_with: 0,
             live_bytes: 0,
             dead_bytes: 0,
@@ -351,32 +360,48 @@ impl Log {
         is_new
     }
 
-    /// Says that this log is done with the flushed prefixes that it has noted, if it is; and ends
-    /// those with which all logs are done. Cost: a comparison and a load if there are none.
+    /// Says with which flushed prefixes this log is done, and ends those with which all logs are
+    /// done. If a sweep is over, begins the next one (L7). Cost: some comparisons and a load if
+    /// there are none.
     pub(crate) fn settle_prefixes(&mut self) {
-        let newest = self.prefixes.newest();
-        if self.stale_segments > 0 {
-            return;
-        }
-        if self.done_with != newest {
-            self.done_with = newest;
-            self.pool.flushed_prefixes.note_done(self.options.shard, newest);
-        }
+        self.turn_sweep();
         self.pool.retire_prefixes(self.own());
     }
 
-    /// The next of the stale segments, if one is among the next `looks_max` segments.
-    pub(crate) fn next_stale(&mut self, looks_max: usize) -> Option<u32> {
+    /// If the sweep is over, says so, and begins the next one if there are stale segments (L7).
+    fn turn_sweep(&mut self) {
+        if self.sweep_left > 0 {
+            return;
+        }
+        let newest = self.prefixes.newest();
         if self.stale_segments == 0 {
+            self.sweep_to = newest;
+        }
+        if self.done_with != self.sweep_to {
+            self.done_with = self.sweep_to;
+            self.pool.flushed_prefixes.note_done(self.options.shard, self.sweep_to);
+        }
+        (self.sweep_to, self.sweep_left) = (newest, self.stale_segments);
+    }
+
+    /// Whether the sweep under way must examine the segment (L7).
+    fn is_to_sweep(&self, segment: u32) -> bool {
+        is_before(self.pool.metas.generation(segment), self.sweep_to)
+    }
+
+    /// The next segment to sweep, if one is among the next `looks_max` segments.
+    pub(crate) fn next_stale(&mut self, looks_max: usize) -> Option<u32> {
+        self.turn_sweep();
+        if self.sweep_left == 0 {
             return None;
         }
         let segments = self.owned.len();
         for _ in 0..looks_max.min(segments) {
-            self.stale_looked = if self.stale_looked < segments { self.stale_looked } else { 0 };
-            let segment = self.owned.all()[self.stale_looked];
-            self.stale_looked += 1;
+            self.sweep_looked = if self.sweep_looked < segments { self.sweep_looked } else { 0 };
+            let segment = self.owned.all()[self.sweep_looked];
+            self.sweep_looked += 1;
             self.note_work(LOOKED_SEGMENT_BYTES);
-            if self.is_stale(segment) && self.pool.metas.phase(segment) == Phase::Sealed {
+            if self.is_to_sweep(segment) && self.pool.metas.phase(segment) == Phase::Sealed {
                 return Some(segment);
             }
         }
@@ -386,6 +411,7 @@ impl Log {
     /// Notes that no item of a stale segment is flushed any more (L5).
     pub(crate) fn end_stale(&mut self, segment: u32) {
         assert!(self.is_stale(segment), "L5: a segment is stale once for each flush");
+        self.sweep_left -= usize::from(self.is_to_sweep(segment));
         self.pool.metas.set_generation(segment, self.prefixes.newest());
         self.stale_segments -= 1;
     }
@@ -550,6 +576,7 @@ impl Log {
         if self.is_stale(segment) {
             self.stale_segments -= 1;
         }
+        self.sweep_left -= usize::from(self.is_to_sweep(segment));
         self.owned.remove(metas, segment);
         if self.spare.len() + self.awaited.len() >= self.spare_target() {
             return self.pool.give(segment, self.own());

@@ -173,3 +173,32 @@ fn the_list_takes_a_named_number_of_prefixes_until_upkeep_is_done() {
     assert!(is_live(&shard, "more:x") && pool.flushed_prefixes().flush(&more).is_ok());
     assert_eq!(shard.segments.stats().items, 1, "all others were flushed");
 }
+
+/// A sweep ends although flushes come faster than upkeep examines all items. Otherwise the list
+/// would stay full as long as one prefix is flushed again and again.
+#[test]
+fn a_prefix_that_is_flushed_again_and_again_keeps_no_other_one_in_the_list() {
+    const STEPS_MAX: usize = 2_000;
+    let mut shard = Shard::new(16 << 20, true);
+    for number in 0..20_000 {
+        set(&mut shard, &format!("b:{number}"));
+    }
+    for number in 1..FLUSHED_PREFIXES_MAX {
+        flush(&mut shard, &number.to_string());
+    }
+    let mut steps = 0;
+    loop {
+        flush(&mut shard, "a");
+        if live_prefixes(&shard) == 1 {
+            break;
+        }
+        set(&mut shard, "a:1");
+        shard.segments.maintain(NOW, &mut shard.index, 64);
+        steps += 1;
+        assert!(steps < STEPS_MAX, "{} prefixes are left", live_prefixes(&shard));
+    }
+    assert!(steps > 10, "a step examines a part of the items");
+    assert!(!is_live(&shard, "a:1") && is_live(&shard, "b:1"));
+    shard.maintain_all(NOW);
+    assert_eq!((live_prefixes(&shard), shard.segments.stats().items), (0, 20_000));
+}

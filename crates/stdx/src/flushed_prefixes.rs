@@ -2,8 +2,9 @@
 //!
 //! Upstream:   the engines add a prefix for a flush; owners of memory note the list, and readers on
 //!             other cores read it.
-//! Downstream: `segment` stamps each segment with the number of the newest flush that its owner has
-//!             noted. What has an older stamp than a flush, and a key that it takes, is flushed.
+//! Downstream: `segment` gives each segment a generation: the number of the newest flush that its
+//!             owner has noted. An item is flushed if its segment is older than a flush that takes
+//!             its key.
 //!
 //! ```text
 //!            flush                     all engines are done          no reader is left
@@ -12,14 +13,15 @@
 //!                        +------+ flush of the same prefix: a new number
 //! ```
 //!
-//! One flush concerns few keys, so it does not kill whole segments: whoever finds an item in an
-//! older segment compares its key. An engine is done with a flush when upkeep has removed what the
-//! flush takes from all segments that are older (`kachel_segment`). Then nobody must compare any
-//! more.
+//! One flush takes few keys, so it does not kill whole segments: a lookup that finds an item in an
+//! older segment compares the key. An engine is done with a flush when upkeep has removed what the
+//! flush takes from all older segments (`kachel_segment`). From then on, lookups of this engine
+//! need not compare.
 //!
 //! Invariants:
 //! - G1  Each flush has a number of its own, in the order of the flushes. Numbers are compared as
-//!   serial numbers, so upkeep must examine a segment before 2^31 flushes have followed its stamp.
+//!   serial numbers, so upkeep must examine a segment before 2^31 flushes have followed its
+//!   generation.
 //! - G2  A flush is in the list before its number is the newest. So an owner that has noted the
 //!   newest number, and a reader that begins after the flush was answered, see it.
 //! - G3  An entry stays in the list until each engine is done with it, and no reader is left that
@@ -225,9 +227,9 @@ impl NotedPrefixes {
         self.newest
     }
 
-    /// Whether a flush was noted that came after `stamp`.
-    pub const fn is_after(&self, stamp: u32) -> bool {
-        is_before(stamp, self.newest)
+    /// Whether a flush was noted that came after this generation.
+    pub const fn is_after(&self, generation: u32) -> bool {
+        is_before(generation, self.newest)
     }
 }
 
@@ -314,28 +316,28 @@ impl FlushedPrefixes {
         }
     }
 
-    /// Whether an item with this key, in a segment that an engine has stamped with `stamp`, was
-    /// flushed before the engine has noted the list.
+    /// Whether an item with this key, in a segment of this generation, was flushed before the
+    /// engine has noted the list.
     ///
     /// The entries that decide are live, because the engine has a segment that is older (G3).
-    pub fn has_flushed(&self, noted: &NotedPrefixes, key: &[u8], stamp: u32) -> bool {
+    pub fn has_flushed(&self, noted: &NotedPrefixes, key: &[u8], generation: u32) -> bool {
         places(noted.live).any(|place| {
             let entry = &self.entries[place];
             let head = Head(entry.head.load(Acquire));
-            debug_assert!(!is_before(stamp, noted.numbers[place]) || head.0 != 0, "G3");
-            is_before(stamp, noted.numbers[place])
+            debug_assert!(!is_before(generation, noted.numbers[place]) || head.0 != 0, "G3");
+            is_before(generation, noted.numbers[place])
                 && entry.begins(head, key)
                 && head.is_at_boundary(key)
         })
     }
 
-    /// Whether an item with this key, in a segment with this stamp, was flushed: for a reader that
-    /// does not own it. `None` if an entry has changed meanwhile, so this is not known (G4).
-    pub fn has_flushed_beside(&self, key: &[u8], stamp: u32) -> Option<bool> {
+    /// Whether an item with this key, in a segment of this generation, was flushed: for a reader
+    /// that does not own it. `None` if an entry has changed meanwhile, so this is not known (G4).
+    pub fn has_flushed_beside(&self, key: &[u8], generation: u32) -> Option<bool> {
         for place in places(self.shared.live.load(Acquire)) {
             let entry = &self.entries[place];
             let head = Head(entry.head.load(Acquire));
-            if head.0 == 0 || !is_before(stamp, head.number()) {
+            if head.0 == 0 || !is_before(generation, head.number()) {
                 continue;
             }
             if entry.begins(head, key) && head.is_at_boundary(key) {

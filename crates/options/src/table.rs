@@ -359,9 +359,13 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(('A', "enable-shutdown"), Nothing, "off", "answer the command \"shutdown\"", {
         |partial, _| set(&mut partial.serve.shutdown_allowed, true)
     }),
-    works(('F', "disable-flush-all"), Nothing, "off", "refuse the command \"flush_all\"", {
-        |partial, _| set(&mut partial.serve.flush_allowed, false)
-    }),
+    works(
+        ('F', "disable-flush-all"),
+        Nothing,
+        "off",
+        "refuse \"flush_all\" and \"flush_prefix\"",
+        |partial, _| set(&mut partial.serve.flush_allowed, false),
+    ),
     own(
         "flush-prefix",
         Word(&["on", "off", "local"]),

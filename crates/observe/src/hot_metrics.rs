@@ -19,13 +19,13 @@ pub fn hot_key_metrics(hottest: &HottestKeys) -> String {
     ];
     let mut to = String::new();
     let name = "kachel_hottest_key_ratio";
-    let help = "The part of all reads, or of all writes, that one key has; from a sample.";
+    let help = "The part of all reads, or of all writes, that the hottest key has; from a sample.";
     let _ = writeln!(to, "# HELP {name} {help}\n# TYPE {name} gauge");
     for (of, HotRate { share, .. }) in rates {
         let _ = writeln!(to, "{name}{{of=\"{of}\"}} {share}");
     }
     let name = "kachel_hottest_key_requests_per_second";
-    let help = "The reads, or writes, of this key in a second; from a sample.";
+    let help = "The reads, or the writes, of the hottest key in a second; from a sample.";
     let _ = writeln!(to, "# HELP {name} {help}\n# TYPE {name} gauge");
     for (of, HotRate { per_s, .. }) in rates {
         let _ = writeln!(to, "{name}{{of=\"{of}\"}} {per_s}");

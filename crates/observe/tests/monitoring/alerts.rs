@@ -112,7 +112,7 @@ pub(crate) const ALERTS: &[Alert] = &[
         expression: "kachel_stopped_shards > 0",
         holds: "1m",
         severity: "critical",
-        says: "has VALUE threads that stand still, and with them a part of the keys",
+        says: "has threads that stand still (VALUE), so their clients wait",
         shown_as: ShownAs::Number,
         advice: "Look at the log and at what the machine does. If the threads stay, restart the \
          server; please report it with the stacks of the threads.",
@@ -273,8 +273,8 @@ pub(crate) const ALERTS: &[Alert] = &[
         severity: "warning",
         says: "has one key with VALUE of all reads, or of all writes",
         shown_as: ShownAs::Percent,
-        advice: "stats hotkeys and the page of the admin address tell which. Have clients keep it \
-            for a moment, or store it under several names.",
+        advice: "stats hotkeys and the live page tell which. Have clients keep it for a moment, or \
+         store it under several names.",
         fires: &[
             ("kachel_hottest_key_ratio{of=\"reads\"}", "0.25x20"),
             ("kachel_hottest_key_requests_per_second{of=\"reads\"}", "50000x20"),
@@ -296,9 +296,8 @@ pub(crate) const ALERTS: &[Alert] = &[
         severity: "warning",
         says: "has one thread that is busy for VALUE of the time, while the others are not",
         shown_as: ShownAs::Percent,
-        advice: "One key, or one connection, has most of the load. Have clients keep a hot key \
-         for a \
-            moment, or store it under several names; spread the load over more connections.",
+        advice: "One key, or one connection, has most of the load. Have clients keep a hot key for \
+         a moment, or store it under several names; spread the load over more connections.",
         fires: &[
             ("kachel_busy_seconds_total{shard=\"0\"}", "0+59.4x40"),
             ("kachel_busy_seconds_total{shard=\"1\"}", "0+6x40"),
@@ -315,7 +314,7 @@ pub(crate) const ALERTS: &[Alert] = &[
         expression: "histogram_quantile(0.99, rate(kachel_tick_seconds_bucket[10m])) > 0.01",
         holds: "10m",
         severity: "warning",
-        says: "needs VALUE for one of a hundred turns of a thread, and requests wait for it",
+        says: "needs VALUE or more for one of a hundred ticks, and requests wait for it",
         shown_as: ShownAs::Time,
         advice: "Look for other programs on the same cores, for requests with very many keys, and \
          for values of megabytes.",

@@ -45,7 +45,7 @@ const NOW: Section = Section {
         },
         Panel {
             title: "Threads that stand still",
-            says: "Threads that have not worked for 1 s. Their keys are not served.",
+            says: "Threads that have not worked for 1 s. Their clients wait.",
             unit: "none",
             lines: &[("kachel_stopped_shards{$S}", "{{instance}}")],
         },
@@ -133,9 +133,9 @@ const LATENCY: Section = Section {
     title: "Latency inside the server",
     panels: &[
         Panel {
-            title: "Time of a turn",
-            says: "A thread serves the requests that have arrived in one turn. A request waits \
-             for the turn before it.",
+            title: "Time of a tick",
+            says: "A thread serves the requests that have arrived in one tick. A request waits \
+             for the tick before it.",
             unit: "s",
             lines: &[
                 (
@@ -169,8 +169,8 @@ const LATENCY: Section = Section {
             ],
         },
         Panel {
-            title: "Requests of a turn",
-            says: "Requests that share a turn wait for memory together, so many requests cost \
+            title: "Requests of a tick",
+            says: "Requests that share a tick wait for memory together, so many requests cost \
              less each.",
             unit: "none",
             lines: &[
@@ -253,7 +253,7 @@ const CPU: Section = Section {
         },
         Panel {
             title: "Processor time of a request",
-            says: "Falls as the load rises, because requests share turns.",
+            says: "Falls as the load rises, because requests share ticks.",
             unit: "s",
             lines: &[(
                 "(rate(memcached_process_user_cpu_seconds_total{$S}[$R]) \
@@ -337,8 +337,8 @@ const SHARDS: Section = Section {
             lines: &[("kachel_hottest_key_ratio{$S}", "{{instance}} {{of}}")],
         },
         Panel {
-            title: "Turns",
-            says: "Turns a second of all threads, and those that had something to do.",
+            title: "Ticks",
+            says: "Ticks a second of all threads, and those that had something to do.",
             unit: "ops",
             lines: &[
                 ("sum(rate(kachel_ticks_total{$S}[$R]))", "all"),

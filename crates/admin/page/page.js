@@ -239,7 +239,7 @@ const take = (update) => {
   const ago = Date.now() - page.restarted;
   if (ago < 60000) {
     findings.push({ severity: 'note', what: `The server was restarted ${Math.round(ago / 1000)} s ago.`,
-      advice: 'Unless it was started with -e, it has lost its items and fills again.' });
+      advice: 'Unless it saved its items (-e), it has lost them and fills again.' });
   }
   page.failures = 0;
   showState('live', 'live');

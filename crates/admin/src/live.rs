@@ -29,7 +29,7 @@ use crate::limits::{LIVE_RETRY_MS, SAMPLE_TIME, VIEWERS_MAX};
 use crate::probe::Probe;
 use crate::source::AdminSource;
 
-/// The newest update, and who gets it.
+/// The newest update, and the viewers that get it.
 #[derive(Debug)]
 pub(crate) struct LiveUpdates {
     newest: Mutex<Sender<Bytes>>,

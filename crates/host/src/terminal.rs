@@ -18,7 +18,7 @@ pub struct RawTerminal {
 }
 
 impl RawTerminal {
-    /// Takes the terminal. Errors: standard input or standard output is none.
+    /// Takes the terminal. Errors: standard input or standard output is not a terminal.
     pub fn take() -> io::Result<Self> {
         if !io::stdout().is_terminal() {
             return Err(io::Error::from(rustix::io::Errno::NOTTY));

@@ -9,7 +9,8 @@
 //! takes a counter that falls for a restart.
 //!
 //! Invariants:
-//! - S1  A class has [`SERIES_PER_CLASS`] series, and is shown from its first item on.
+//! - S1  A class has [`SERIES_PER_CLASS`] series. It is shown once one of its requests was in the
+//!   sample, or one of its items is gone.
 
 use std::fmt::Write as _;
 
@@ -83,7 +84,7 @@ pub struct ClassNumbers {
 }
 
 impl ClassNumbers {
-    /// Whether the class has ever had an item.
+    /// Whether anything of the class was counted (S1).
     fn is_used(&self) -> bool {
         self.gone != ClassStats::default() || self.requests.iter().any(|count| *count > 0)
     }
@@ -109,7 +110,7 @@ pub fn class_metrics(classes: &[ClassNumbers]) -> String {
         }
     }
     let name = "kachel_class_sampled_requests_total";
-    let help = "Requests by size class, of a sample: the first two of each tick.";
+    let help = "Requests by size class, of a sample: the first two requests of each tick.";
     head(&mut to, name, "counter", help);
     for ClassNumbers { number, requests, .. } in &used {
         for ((command, status), count) in KINDS.iter().zip(requests) {

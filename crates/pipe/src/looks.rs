@@ -1,4 +1,4 @@
-//! Reads that copies have answered, by key, for an observer of hot keys.
+//! Reads that copies have answered, by key, for the observer of hot keys.
 //!
 //! Upstream:   `table`, with the counts of its slots and with the copies that it drops.
 //! Downstream: a thread of the server, which looks from time to time.
@@ -33,7 +33,7 @@ pub struct KeyReads<'k> {
     pub count: u32,
 }
 
-/// An observer of the reads of copies. There is at most one at a time.
+/// The reads of copies, as far as they were told. At most one of these exists at a time.
 #[derive(Debug)]
 pub struct Looks<'p> {
     pipe: &'p Pipe,

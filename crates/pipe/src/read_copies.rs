@@ -1,4 +1,4 @@
-//! A copy and its reads, and the copies that were dropped since an observer looked.
+//! A copy and its reads, and the copies that were dropped since the last look.
 //!
 //! Upstream:   `table` makes and drops copies.
 //! Downstream: `looks`.
@@ -35,7 +35,7 @@ pub(crate) struct ReadCopy {
 /// Copies that were dropped since the last look.
 #[derive(Debug, Default)]
 pub(crate) struct DroppedCopies {
-    /// Whether anybody looks.
+    /// Whether copies that are dropped are noted, because `looks` will take them.
     are_noted: AtomicBool,
     copies: Mutex<Vec<ReadCopy>>,
 }

@@ -85,7 +85,7 @@ pub struct Pipe {
     recent: Recent,
     /// The reads of each slot's copy that engines have taken.
     taken: Box<[AtomicU32]>,
-    /// The copies that were dropped, for an observer.
+    /// The copies that were dropped, for the next look.
     pub(crate) dropped: DroppedCopies,
     /// Held while the number of flushes changes.
     flushing: Mutex<()>,

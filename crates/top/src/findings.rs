@@ -3,8 +3,8 @@
 //! Upstream:   `frame`.
 //! Downstream: the readings and rates of `view`.
 //!
-//! The worst fault that the statistics show is told. The limits are guesses; the alert rules in
-//! `packaging/prometheus/` have the same ones where they show the same.
+//! Only the worst fault that the statistics show is told. The limits are guesses. The alert rules
+//! in `packaging/prometheus/` have the same limits for evictions, connections and processor time.
 
 use crate::reading::{Counts, Reading};
 use crate::units::{shown_percent, shown_rate, shown_time, whole};
@@ -14,8 +14,9 @@ use crate::view::{Standing, View};
 const EVICTED_AGE_MIN_S: f64 = 300.0;
 /// Fewer evictions a second tell nothing.
 const EVICTIONS_MIN: f64 = 1.0;
-/// The part of connections, or of processor time, that is nearly all.
+/// The part of the connections that is nearly all.
 const NEARLY_ALL: f64 = 0.95;
+/// The part of the processor time of all threads that is nearly all.
 const BUSY: f64 = 0.9;
 /// Fewer reads a second tell nothing about their hits.
 const GETS_MIN: f64 = 10.0;

@@ -1,4 +1,4 @@
-//! What is known about a server from the answers so far: its last state, rates, and a minute of
+//! What is known about a server from the answers so far: its last state, rates, and four minutes of
 //! history.
 //!
 //! Upstream:   `run`, with each answer and the time at which it came.

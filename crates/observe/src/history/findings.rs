@@ -3,11 +3,13 @@
 //! Upstream:   the history of the last ten minutes, and a few facts that it does not have.
 //! Downstream: the first lines of the live page, by `json`.
 //!
-//! Each rule looks at a window of whole seconds, so that one odd second reports nothing.
+//! A rule looks at a window of whole seconds. One event in a minute is reported if it is wrong
+//! whenever it happens, such as a refused store. A state must last for the whole window, so that
+//! one odd second reports nothing.
 //!
 //! Invariants:
 //! - W1  There is at least one finding, and the most serious ones come first.
-//! - W2  A server without a finding that is a warning or worse is called well, in one sentence.
+//! - W2  A server without another finding is called well, in one sentence.
 //! - W3  A window has at most `SAMPLES_MAX` samples.
 
 use std::cmp::Reverse;

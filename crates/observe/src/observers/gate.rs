@@ -26,13 +26,14 @@ use kachel_wire::ObserverSet;
 
 use crate::by_class::CLASSED_PER_TICK_MAX;
 
-/// One of so many requests is drawn, on average.
+/// One of this many requests is drawn, on average.
 ///
 /// Why 12: `hot_keys` must find 19 of the 20 hottest keys of 2 million requests at Zipf 0.99.
 /// There, the keys of rank 20 and 21 have 6,700 and 6,380 requests. The estimate of such a count
-/// has a standard deviation of sqrt(6,700 * (12 - 1)) = 271 requests. So one of the 20 keys is a
-/// wrong one in every fourth such time, and two of them are in one of some thousand. With 16, two
-/// are in one of 300; with 8, more instructions are spent than the 2 % that observers may take.
+/// has a standard deviation of sqrt(6,700 * (12 - 1)) = 271 requests. So one of the 20 keys that
+/// are found is wrong in one of four measurements, and two are wrong in one of some thousand. With
+/// 16, two are wrong in one of 300. With 8, observers take more than the 2 % of instructions that
+/// they may take.
 pub const DRAWN_EVERY: u32 = 12;
 
 /// The observers that need drawn requests.

@@ -82,14 +82,14 @@ pub(super) struct Source {
     numbers: Vec<Numbers>,
     request_bytes: f64,
     seconds: f64,
-    /// The requests for which one stands here.
+    /// How many requests one request of the summary stands for.
     each_stands_for: f64,
     /// All requests and bytes here.
     totals: (u64, u64),
 }
 
 impl Source {
-    /// Copies the numbers of a summary of which each request stands for so many.
+    /// Copies the numbers of a summary. Each of its requests stands for `each_stands_for` requests.
     pub(super) fn of(summary: &mut Summary, each_stands_for: u32, now_ns: u64) -> Self {
         let numbers = summary.numbers(now_ns);
         Self {

@@ -269,8 +269,8 @@ impl<E: Engine> Administration<'_, E> {
         Reply::Ok
     }
 
-    /// Flushes the items of all shards whose keys `prefix` takes: as far as a delimiter (`-D`), or
-    /// all keys that begin with its `bytes`.
+    /// Flushes the items of all shards whose keys `prefix` takes. With `bytes`, it takes all keys
+    /// that begin with it; without, the prefix ends at a delimiter (`-D`).
     fn flush_prefix(&mut self, prefix: &[u8], bytes: bool) -> Reply {
         let Context { counters, shared, .. } = self.context;
         let options = &shared.options.plain;

@@ -75,7 +75,8 @@ impl Context {
         value_bytes: Option<usize>,
         sink: &impl ReplySink,
     ) {
-        // Two jumps: most requests that observers note are not classed, and save no registers.
+        // Both calls are the last ones here, and not inlined: most requests that observers note are
+        // not classed, and so save no registers.
         match self.gate.is_classed() {
             true => self.class_read(key, touches, verdict, value_bytes, sink),
             false => self.observe_read(key, touches, verdict, value_bytes),

@@ -15,7 +15,7 @@ use crate::words::{Words, abbreviates};
 /// `stats cachedump` may name slab classes below this.
 const CLASS_COUNT: u32 = 64;
 
-/// `stats hotkeys` asks for so many keys of each list, unless it says how many.
+/// The number of keys of each list that `stats hotkeys` without a number asks for.
 const HOT_KEYS_USUAL: u32 = 20;
 
 /// A topic of `stats`.
@@ -47,7 +47,7 @@ pub enum StatsTopic {
     Kachel,
     /// `stats pipe`. 1.6.45 has no such topic.
     Pipe,
-    /// `stats hotkeys [COUNT]`: the hottest keys, at most so many of each list. 1.6.45 has no such
+    /// `stats hotkeys [COUNT]`: the hottest keys, at most `COUNT` of each list. 1.6.45 has no such
     /// topic.
     HotKeys(u32),
     /// `stats mrc`: the miss-ratio curve. 1.6.45 has no such topic.
@@ -117,7 +117,7 @@ pub fn stats_topic(topic: &[u8]) -> StatsTopic {
     }
 }
 
-/// How many keys are asked for. A number that is none is no topic.
+/// The topic for this count of keys. It is unknown if the count is not a number.
 pub(crate) fn hot_keys(count: Option<&[u8]>) -> StatsTopic {
     let count = count.map_or(Some(HOT_KEYS_USUAL), read_u32);
     count.map_or(StatsTopic::Unknown, StatsTopic::HotKeys)

@@ -220,7 +220,7 @@ impl Model {
         at.is_some_and(|at| self.shard.segments.is_live(at, self.now))
     }
 
-    /// Flushes the keys that begin as this one does, but for its last bytes.
+    /// Flushes the keys that begin with this one, without up to two of its last bytes.
     fn flush_prefix(&mut self, key: &[u8]) {
         let length = key.len() - self.random.below(3) as usize;
         let prefix = KeyPrefix::of_bytes(&key[..length]).expect("some bytes");

@@ -2,7 +2,7 @@
 //! the right token is answered while others guess, unless one of its own network sends guesses
 //! without a pause: then the newest is nearly always a guess (W2).
 //!
-//! Upstream:   `route`, for each request with a token.
+//! Upstream:   `route`, for each request with a token or a cookie, and for each login.
 //! Downstream: nothing.
 //!
 //! The rule is that of logins (`crates/net/src/attempts/mod.rs`), for clients whose connections end

@@ -105,7 +105,7 @@ const checks = {
   },
 
   async hostile_keys_do_nothing() {
-    const server = await start("-t", 1, "--observe=hotkeys", "--dumps");
+    const server = await start("-t", 1, "--observe=all", "--dumps");
     const page = await open(server.url);
     const client = new Client(server.port);
     const requests = HOSTILE.map((key) => `set ${key} 0 0 1\r\nx\r\n${`get ${key}\r\n`.repeat(500)}`);
@@ -120,6 +120,9 @@ const checks = {
     const timer = setInterval(() => client.socket.write("get <b>hottest</b>\r\n".repeat(1000)), 100);
     await says(page, "One key, <b>hottest</b>, has");
     clearInterval(timer);
+    const curve = page.locator(".panel", { hasText: "What more memory is worth" });
+    await until("word about the curve", async () => /sampled|learning|memory/.test(await curve.locator("p").innerText()));
+    assert.ok(!(await curve.locator("p").innerText()).startsWith("Off"), "it is observed");
     assert.deepStrictEqual(page.wrong, [], "no key has run or loaded anything");
     assert.strictEqual(await page.locator("img, iframe, script").count(), 1, "the script of the page");
     client.close();
@@ -255,7 +258,7 @@ async function figures(page) {
   })));
 }
 
-// Each chart has a table behind it, with rows.
+// Each chart has a table behind it, with rows. The curve has none before it can be trusted.
 async function checkTables(page) {
   const tables = await page.evaluate(async () => {
     const all = [...document.querySelectorAll("details")];
@@ -266,8 +269,10 @@ async function checkTables(page) {
     return all.map((details) => details.querySelectorAll("tbody tr").length);
   });
   assert.ok(tables.length >= 14, `${tables.length} tables`);
-  await until("rows", () => page.evaluate(() =>
-    [...document.querySelectorAll("details")].every((details) => details.querySelector("tbody tr"))));
+  await until("rows", () => page.evaluate(() => [...document.querySelectorAll(".panel")].every((panel) => {
+    const table = panel.querySelector("details table");
+    return !table || table.querySelector("tbody tr") || panel.textContent.includes("--observe=curve");
+  })));
 }
 
 // Writes screenshots of a server that has some load.

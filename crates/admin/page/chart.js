@@ -94,6 +94,14 @@ class Table {
 
 const CLASSES = ['one', 'two', 'three', 'four', 'fifth'];
 
+// Three horizontal lines with their values.
+const gridLines = (width, top, y, format) => [0, 0.5, 1].flatMap((part) => {
+  const at = y(top * part);
+  const label = draw('text', { x: LEFT - 6, y: Math.max(at + 4, 11), 'text-anchor': 'end' });
+  label.textContent = format(top * part).replace(/\.0+(?= |$|\/)/, '');
+  return [draw('line', { class: 'grid', x1: LEFT, x2: width, y1: at, y2: at }), label];
+});
+
 // Lines, or areas on top of each other, over the last ten minutes.
 // `series`: [name, (sample) => number or null], with the place of the color if it is not its own.
 class Chart {
@@ -167,14 +175,7 @@ class Chart {
   }
 
   drawGrid(width, top, y, end, limit) {
-    const marks = [];
-    for (const part of [0, 0.5, 1]) {
-      const at = y(top * part);
-      marks.push(draw('line', { class: 'grid', x1: LEFT, x2: width, y1: at, y2: at }));
-      const label = draw('text', { x: LEFT - 6, y: Math.max(at + 4, 11), 'text-anchor': 'end' });
-      label.textContent = this.format(top * part).replace(/\.0+(?= |$|\/)/, '');
-      marks.push(label);
-    }
+    const marks = gridLines(width, top, y, this.format);
     if (limit) marks.push(draw('line', { class: 'limit', x1: LEFT, x2: width, y1: y(limit), y2: y(limit) }));
     for (const [part, anchor] of [[0, 'start'], [0.5, 'middle'], [1, 'end']]) {
       const label = draw('text', { x: LEFT + part * (width - LEFT), y: CHART_HEIGHT - 4, 'text-anchor': anchor });
@@ -253,5 +254,41 @@ class Bars {
     this.svg.setAttribute('aria-label', `${this.title}: ${range}`);
     this.table.show(() => counts.flatMap((count, place) => (count ? [[
       ...bounds(place).map(this.format), String(count), FORMAT.part(count / sum)]] : [])));
+  }
+}
+
+// The misses that other sizes of memory would have.
+class Curve {
+  constructor() {
+    this.box = panel('What more memory is worth', '');
+    this.note = make('p', { class: 'quiet' });
+    this.drawn = draw('g', { class: 'one' });
+    this.svg = draw('svg', { class: 'chart', role: 'img', tabindex: '0' }, this.drawn);
+    this.table = new Table('Misses by memory', ['Memory', 'Gets that miss']);
+    this.box.append(this.note, this.svg, this.table.element);
+  }
+
+  render(curve) {
+    setText(this.note, curve ? curve.advice
+      : 'Off. Start the server with --observe=curve, or send "observe curve on" to it.');
+    const points = curve?.points ?? [];
+    const width = this.svg.clientWidth || 350;
+    const height = CHART_HEIGHT - BOTTOM;
+    const top = roundUp(Math.max(...points.map(({ misses }) => misses), 0.001), 1000);
+    const x = (place) => LEFT + 24 + (place * (width - LEFT - 48)) / Math.max(points.length - 1, 1);
+    const y = (misses) => 4 + (1 - misses / top) * (height - 4);
+    const marks = points.length ? gridLines(width, top, y, FORMAT.part) : [];
+    points.forEach(({ memory_bytes: bytes, misses, is_now: isNow }, place) => {
+      if (isNow) marks.push(draw('line', { class: 'limit', x1: x(place), x2: x(place), y1: 0, y2: height }));
+      const label = draw('text', { x: x(place), y: CHART_HEIGHT - 4, 'text-anchor': 'middle' });
+      label.textContent = FORMAT.bytes(bytes).replace(/\.0+(?= )/, '');
+      marks.push(label, draw('circle', { class: 'bar', cx: x(place), cy: y(misses), r: isNow ? 5 : 3.5 }));
+    });
+    const line = points.map(({ misses }, place) => `${x(place).toFixed(1)} ${y(misses).toFixed(1)}`).join('L');
+    marks.push(draw('path', { class: 'line', d: line ? `M${line}` : '' }));
+    this.svg.setAttribute('viewBox', `0 0 ${width} ${CHART_HEIGHT}`);
+    this.drawn.replaceChildren(...marks);
+    this.svg.setAttribute('aria-label', this.note.textContent);
+    this.table.show(() => points.map(({ memory_bytes: bytes, misses }) => [FORMAT.bytes(bytes), FORMAT.part(misses)]));
   }
 }

@@ -46,6 +46,7 @@ const charts = [
   new Chart('The pipe', [['answered', of('pipe_answered')], ['passed on', of('pipe_passed')]],
     { format: FORMAT.rate, note: 'GETs over UDP that the network driver has answered. Off without --pipe.' }),
 ];
+const curve = new Curve();
 const sizes = new Bars('Value sizes', 'Of stores since the start, a sample.', FORMAT.bytes);
 const ttls = new Bars('TTLs', 'Of stores since the start, a sample, without those that never expire.', FORMAT.seconds);
 const shards = panel('Shards', '');
@@ -92,6 +93,7 @@ const layOut = () => {
   totals.append(totalList);
   const boxes = charts.map((chart) => chart.box);
   boxes.splice(8, 0, sizes.box, ttls.box);
+  boxes.push(curve.box);
   by('panels').append(...boxes, hot, shards, totals);
 };
 
@@ -174,6 +176,7 @@ const render = () => {
   if (newest) figures.forEach(({ value, show }) => setText(value, show(newest)));
   sizes.render(now.sizes ?? []);
   ttls.render(now.ttls ?? []);
+  curve.render(now.curve);
   showShards(now.cores, newest);
   showHotKeys(now);
   if (now.totals) showTotals(now.totals);

@@ -25,13 +25,13 @@ use std::sync::{Arc, OnceLock};
 use kachel_admin::{ADMIN_TOKEN_BYTES_MAX, AdminAddress, AdminListener, AdminSource, AdminToken};
 use kachel_host::UnusableFile;
 use kachel_io::Waker;
-use kachel_observe::{HottestKeys, Reading, ServePhase, process_metrics};
+use kachel_observe::{Reading, ServePhase, process_metrics};
 use kachel_options::{AdminListen, ServeOptions};
 use kachel_shard::Shared;
 
 use crate::failure::Failure;
 use crate::listeners::{self, Open};
-use crate::live_page::LivePage;
+use crate::live_page::{LivePage, Observed};
 use crate::tls::Encryption;
 
 /// The permission bits that let users other than the owner and the group use a file.
@@ -47,8 +47,8 @@ pub(crate) struct LiveShards {
     pub(crate) metrics: Box<dyn Fn() -> String + Send + Sync>,
     /// Returns the state of all counters.
     pub(crate) reading: Box<dyn Fn() -> Reading + Send + Sync>,
-    /// Returns the hottest keys, if keys are observed.
-    pub(crate) hottest: Box<dyn Fn() -> Option<HottestKeys> + Send + Sync>,
+    /// Returns what the observers know.
+    pub(crate) observed: Box<dyn Fn() -> Observed + Send + Sync>,
 }
 
 /// How far the process is: it starts, serves, drains and ends.
@@ -137,8 +137,8 @@ impl AdminSource for Progress {
     }
 
     fn now(&self, to: &mut Vec<u8>) {
-        let hottest = || self.shards().and_then(|shards| (shards.hottest)());
-        to.extend_from_slice(self.0.page.now(self.phase(), hottest).as_bytes());
+        let observed = || self.shards().map(|shards| (shards.observed)()).unwrap_or_default();
+        to.extend_from_slice(self.0.page.now(self.phase(), observed).as_bytes());
     }
 
     fn history(&self, to: &mut Vec<u8>) {

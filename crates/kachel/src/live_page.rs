@@ -4,20 +4,20 @@
 //! Downstream: `kachel_observe` keeps the samples, judges them and writes them.
 //!
 //! Invariants:
-//! - L1  The hottest keys are merged at most once in [`MERGE_PAUSE`], so clients that ask often do
-//!   not take the observers from the shards.
+//! - L1  What the observers know is merged at most once in [`MERGE_PAUSE`], so clients that ask
+//!   often do not take the observers from the shards.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kachel_observe::{
-    Circumstances, HottestKeys, Newest, Reading, SampleHistory, ServePhase, write_history,
-    write_now,
+    Circumstances, HottestKeys, MissCurve, Newest, Reading, SampleHistory, ServePhase,
+    write_history, write_now,
 };
 use kachel_options::KACHEL_VERSION;
 
-/// The time for which hottest keys that were merged are shown. It is a little less than a second,
+/// The time for which what was merged is shown. It is a little less than a second,
 /// so that each update has new ones.
 const MERGE_PAUSE: Duration = Duration::from_millis(900);
 
@@ -28,13 +28,20 @@ pub(crate) struct LivePage {
     state: Mutex<State>,
 }
 
+/// What the observers of all cores know. `None` stands for an observer that is off.
+#[derive(Default)]
+pub(crate) struct Observed {
+    pub(crate) hottest: Option<HottestKeys>,
+    pub(crate) curve: Option<MissCurve>,
+}
+
 #[derive(Default)]
 struct State {
     history: SampleHistory,
     /// The shards that do not answer.
     stopped: Vec<usize>,
-    /// The hottest keys, and when they were merged (L1).
-    hottest: Option<(Instant, Option<HottestKeys>)>,
+    /// What the observers know, and when it was merged (L1).
+    observed: Option<(Instant, Observed)>,
 }
 
 impl Default for LivePage {
@@ -53,22 +60,21 @@ impl LivePage {
         state.stopped.extend_from_slice(stopped);
     }
 
-    /// The newest sample, and what is wrong, as a line of JSON. `hottest` merges the hottest keys.
-    pub(crate) fn now(
-        &self,
-        phase: ServePhase,
-        hottest: impl FnOnce() -> Option<HottestKeys>,
-    ) -> String {
+    /// The newest sample, and what is wrong, as a line of JSON. `observed` merges what the
+    /// observers of all cores know.
+    pub(crate) fn now(&self, phase: ServePhase, observed: impl FnOnce() -> Observed) -> String {
         let mut state = self.state();
-        let is_recent = |(at, _): &(Instant, _)| at.elapsed() < MERGE_PAUSE;
-        if !state.hottest.as_ref().is_some_and(is_recent) {
-            let merged = hottest();
-            state.hottest = Some((Instant::now(), merged)); // L1
+        let is_recent = |(at, _): &(Instant, Observed)| at.elapsed() < MERGE_PAUSE;
+        if !state.observed.as_ref().is_some_and(is_recent) {
+            let merged = observed();
+            state.observed = Some((Instant::now(), merged)); // L1
         }
+        let observed = state.observed.as_ref().map(|(_, observed)| observed);
         let circumstances = Circumstances {
             phase,
             stopped: &state.stopped,
-            hottest: state.hottest.as_ref().and_then(|(_, hottest)| hottest.as_ref()),
+            hottest: observed.and_then(|observed| observed.hottest.as_ref()),
+            curve: observed.and_then(|observed| observed.curve.as_ref()),
         };
         let newest =
             Newest { incarnation: &self.incarnation, version: KACHEL_VERSION, circumstances };

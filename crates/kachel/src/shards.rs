@@ -31,6 +31,7 @@ use kachel_shard::{
 use crate::admin::LiveShards;
 use crate::caches::ServedEngines;
 use crate::listeners::OfShard;
+use crate::live_page::Observed;
 use crate::obtained::Obtained;
 use crate::pipe::{Answers, SmartPipe};
 use crate::restart::{Claim, Found, Time};
@@ -540,8 +541,11 @@ impl<O: ServedEngines> Running<O> {
             of_shared.reading(at_ns, now, io_kind, engines.common())
         });
         let of_shared = Arc::clone(&shared);
-        let hottest = Box::new(move || of_shared.hottest_keys(HOT_KEYS_MAX, SystemClock.now_ns()));
-        LiveShards { shared, wakers, failed: self.failed(), metrics, reading, hottest }
+        let observed = Box::new(move || Observed {
+            hottest: of_shared.hottest_keys(HOT_KEYS_MAX, SystemClock.now_ns()),
+            curve: of_shared.miss_curve(),
+        });
+        LiveShards { shared, wakers, failed: self.failed(), metrics, reading, observed }
     }
 
     /// The pages, the I/O backend and the cores that the shards obtained.

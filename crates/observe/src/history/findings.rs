@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 
 use crate::history::SampleHistory;
 use crate::history::sample::Sample;
-use crate::observers::{HotKey, HottestKeys};
+use crate::observers::{CurveState, HotKey, HottestKeys, MissCurve};
 
 /// The window for events that are wrong whenever they happen. A reader who opens the page a while
 /// after an event still sees it.
@@ -102,6 +102,8 @@ pub struct Circumstances<'a> {
     pub stopped: &'a [usize],
     /// The hottest keys, if keys are observed.
     pub hottest: Option<&'a HottestKeys>,
+    /// The miss-ratio curve, if it is observed.
+    pub curve: Option<&'a MissCurve>,
 }
 
 /// How bad a finding is.
@@ -266,7 +268,7 @@ fn flood_of_misses(history: &SampleHistory, _: &Circumstances<'_>) -> Option<Hea
     Some(HealthFinding::new("flood_of_misses", Severity::Warning, what, advice))
 }
 
-fn small_memory(history: &SampleHistory, _: &Circumstances<'_>) -> Option<HealthFinding> {
+fn small_memory(history: &SampleHistory, of: &Circumstances<'_>) -> Option<HealthFinding> {
     let load = Load::of(history.latest(EVENTS_S));
     let is_told = load.evictions >= EVICTIONS_MIN * load.seconds && load.missed() >= MISSES_MIN;
     let age = load.evicted_age_s / load.evictions;
@@ -278,11 +280,14 @@ fn small_memory(history: &SampleHistory, _: &Circumstances<'_>) -> Option<Health
         "Evicting items {} after their last use: memory is too small for this load.",
         time(age)
     );
-    let advice = format!(
+    let mut advice = format!(
         "Raise -m (now {limit}), add a server, or store less: smaller values, shorter TTLs, fewer \
          keys that nobody reads again. {} of the gets miss.",
         percent(load.missed())
     );
+    if let Some(curve) = of.curve.filter(|curve| curve.state == CurveState::Reliable) {
+        advice += &format!(" {}", curve.advice());
+    }
     Some(HealthFinding::new("small_memory", Severity::Warning, what, &advice))
 }
 
@@ -518,7 +523,7 @@ mod tests {
     }
 
     const SERVING: Circumstances<'_> =
-        Circumstances { phase: ServePhase::Serving, stopped: &[], hottest: None };
+        Circumstances { phase: ServePhase::Serving, stopped: &[], hottest: None, curve: None };
 
     /// A second with this many gets, of which a part misses and is stored.
     fn reads(gets: u64, misses: u64) -> impl Fn(&mut Reading) {

@@ -14,17 +14,22 @@
 
 use std::fmt::Write as _;
 
+use kachel_engine::{MODEL_ACTUAL, MODEL_QUARTERS};
+
 use crate::histogram::HistogramSum;
 use crate::history::findings::{Circumstances, HealthFinding, ServePhase, findings};
 use crate::history::sample::{CoreSample, Sample};
 use crate::history::{Gauges, SampleHistory, Tally};
-use crate::observers::{HotKey, HottestKeys};
+use crate::observers::{CurvePoint, CurveState, HotKey, HottestKeys, MissCurve};
 
 /// The most cores that an update tells about. A page shows no more.
 pub(crate) const CORES_MAX: usize = 256;
 
 /// The most keys of a list of hot ones.
 pub const HOT_KEYS_MAX: usize = 10;
+
+/// The memory that the server has, in quarters of it.
+const QUARTERS_NOW: u32 = MODEL_QUARTERS[MODEL_ACTUAL];
 
 /// What an update tells besides the history.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +65,9 @@ pub fn write_now(history: &SampleHistory, newest: &Newest<'_>, to: &mut String) 
         hot_keys(to, "reads", &reads.by_requests);
         hot_keys(to, "writes", &writes.by_requests);
         hot_keys(to, "read_bytes", &reads.by_bytes);
+    }
+    if let Some(curve) = circumstances.curve {
+        miss_curve(to, curve);
     }
     if let Some(reading) = history.reading() {
         totals(to, &reading.tally, &reading.gauges);
@@ -163,6 +171,24 @@ fn hot_keys(to: &mut String, name: &str, keys: &[HotKey]) {
     });
 }
 
+/// What more or less memory is worth. There are points only if they can be trusted.
+fn miss_curve(to: &mut String, curve: &MissCurve) {
+    let _ = write!(to, ",\"curve\":{{");
+    text_field(to, "state", curve.state.word());
+    to.push(',');
+    text_field(to, "advice", &curve.advice());
+    let _ = write!(to, ",\"points\":");
+    let is_reliable = curve.state == CurveState::Reliable;
+    list(to, curve.points.iter().filter(|_| is_reliable), |to, point| {
+        let CurvePoint { quarters, memory_bytes, miss_ratio } = *point;
+        let is_now = quarters == QUARTERS_NOW;
+        let _ = write!(to, "{{\"memory_bytes\":{memory_bytes},\"is_now\":{is_now},\"misses\":");
+        number(to, miss_ratio);
+        to.push('}');
+    });
+    to.push('}');
+}
+
 fn powers(to: &mut String, name: &str, sum: &HistogramSum) {
     let _ = write!(to, ",\"{name}\":");
     list(to, sum.by_power().iter(), |to, count| _ = write!(to, "{count}"));
@@ -245,10 +271,25 @@ mod tests {
         let hot = HotKey { shown_hash: 7, key, ..HotKey::default() };
         let lists = HotLists { by_requests: vec![hot.clone(); 100], by_bytes: vec![hot; 100] };
         let hottest = HottestKeys { reads: lists.clone(), writes: lists };
+        let point = |quarters| CurvePoint {
+            quarters,
+            memory_bytes: u64::from(quarters) << 20,
+            miss_ratio: 0.1,
+        };
+        let curve = MissCurve {
+            state: CurveState::Reliable,
+            points: MODEL_QUARTERS.map(point),
+            hopeless_ratio: 0.0,
+            error: 0.0,
+            samples: 9000,
+            keys: 900,
+            rate: 0.1,
+        };
         let circumstances = Circumstances {
             phase: ServePhase::Serving,
             stopped: &stopped,
             hottest: Some(&hottest),
+            curve: Some(&curve),
         };
         let newest = Newest { incarnation: "a", version: "0.1.0", circumstances };
         let mut to = String::new();
@@ -256,6 +297,8 @@ mod tests {
         assert!(to.len() < 64 << 10 && !to.contains('\n'), "J3: {}", to.len());
         assert_eq!(to.matches("\"busy\":").count(), CORES_MAX, "J3");
         assert_eq!(to.matches("\"key\":").count(), 3 * HOT_KEYS_MAX, "J3");
+        assert_eq!(to.matches("\"memory_bytes\":").count(), MODEL_QUARTERS.len());
+        assert_eq!(to.matches("\"is_now\":true").count(), 1, "the memory that it has");
         let mut to = String::new();
         write_history(&history, "a", &mut to);
         assert!(to.starts_with("{\"incarnation\":\"a\",\"names\":[\"time\","), "{to}");

@@ -28,13 +28,12 @@ use crate::by_class::CLASSED_PER_TICK_MAX;
 
 /// One of this many requests is drawn, on average.
 ///
-/// Why 12: `hot_keys` must find 19 of the 20 hottest keys of 2 million requests at Zipf 0.99.
+/// Why 21: `hot_keys` must find 19 of the 20 hottest keys of 2 million requests at Zipf 0.99.
 /// There, the keys of rank 20 and 21 have 6,700 and 6,380 requests. The estimate of such a count
-/// has a standard deviation of sqrt(6,700 * (12 - 1)) = 271 requests. So one of the 20 keys that
-/// are found is wrong in one of four measurements, and two are wrong in one of some thousand. With
-/// 16, two are wrong in one of 300. With 8, observers take more than the 2 % of instructions that
-/// they may take.
-pub const DRAWN_EVERY: u32 = 12;
+/// has a standard deviation of sqrt(6,700 * (21 - 1)) = 366 requests. So one of the 20 keys that
+/// are found is wrong in four of ten measurements, and two are wrong in about one of a hundred.
+/// With 20, all observers together take 2.0 % more instructions, and more they may not take.
+pub const DRAWN_EVERY: u32 = 21;
 
 /// The observers that need drawn requests.
 const DRAWING: ObserverSet = ObserverSet::HOT_KEYS;
@@ -81,7 +80,7 @@ impl SampleGate {
             to: Cell::new(0),
             rest_to: Cell::new(0),
             classed_left: Cell::new(0),
-            until_drawn: Cell::new(0),
+            until_drawn: Cell::new(u32::MAX),
             is_drawn: Cell::new(false),
             observers: Cell::new(ObserverSet::NONE),
             picked_to: Cell::new(0),
@@ -108,6 +107,7 @@ impl SampleGate {
         let before = self.observers.replace(observers);
         if !observers.has(DRAWING) {
             self.until_drawn.set(u32::MAX); // No tick has as many requests.
+            self.is_drawn.set(false);
         } else if !before.has(DRAWING) {
             self.until_drawn.set(self.gap());
         }
@@ -152,10 +152,15 @@ impl SampleGate {
         }
     }
 
-    /// Whether any observer is on.
+    /// Whether observers note the request in the sample that has this hash.
     #[inline]
-    pub const fn observes(&self) -> bool {
-        !self.observers.get().is_empty()
+    pub const fn notes(&self, secret_hash: u64) -> bool {
+        self.is_drawn.get() || self.picks(secret_hash)
+    }
+
+    /// Whether the key with this hash is picked.
+    const fn picks(&self, secret_hash: u64) -> bool {
+        secret_hash <= self.picked_to.get() && self.picked_to.get() > 0
     }
 
     /// Why observers note a request in the sample, if they do. Called once for each request in the
@@ -166,7 +171,7 @@ impl SampleGate {
         if is_drawn {
             self.until_drawn.set(self.gap());
         }
-        let is_picked = secret_hash <= self.picked_to.get() && self.picked_to.get() > 0;
+        let is_picked = self.picks(secret_hash);
         (is_drawn || is_picked).then_some(Noting { is_drawn, is_picked })
     }
 
@@ -197,7 +202,7 @@ mod tests {
             if gate.samples(hash) {
                 sampled += 1;
                 classed += u64::from(gate.is_classed());
-                let noting = if gate.observes() { gate.noting(hash) } else { None };
+                let noting = if gate.notes(hash) { gate.noting(hash) } else { None };
                 drawn += u64::from(noting.is_some_and(|noting| noting.is_drawn));
                 picked += u64::from(noting.is_some_and(|noting| noting.is_picked));
             }
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_twelve_requests_is_drawn_in_any_pattern() {
+    fn one_of_21_requests_is_drawn_in_any_pattern() {
         // A client whose every `period`-th request is for one key; ticks of any size.
         for (period, per_tick) in [(1, 1), (2, 3), (8, 32), (16, 1_000)] {
             let gate = SampleGate::new(period);

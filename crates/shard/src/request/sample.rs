@@ -127,7 +127,7 @@ impl Context {
             hits = 1;
         }
         self.count_prefix(key.bytes(), PrefixCounts { gets: 1, hits, ..NONE });
-        if self.gate.observes() {
+        if self.gate.notes(key.secret_hash()) {
             self.observe_read(key, touches, verdict, value_bytes);
         }
     }
@@ -138,7 +138,7 @@ impl Context {
         if self.gate.is_classed() {
             self.class_operation(logged, sink);
         }
-        if self.gate.observes() {
+        if self.gate.notes(logged.operation.key.secret_hash()) {
             self.observe_operation(&logged);
         }
     }

@@ -23,6 +23,7 @@ use crate::connections::watching;
 use crate::context::Context;
 use crate::cores::options::{PrefixFlushes, Switched};
 use crate::cores::refreshes::Certificates;
+use crate::cores::work::{REQUEST_BYTES, TURN_BYTES_MAX};
 use crate::listings::listing::Listings;
 use crate::request::form::Form;
 use crate::stats::topics::Answering;
@@ -64,6 +65,21 @@ const fn is_silent(admin: &Admin<'_>) -> bool {
         | Admin::Observe { noreply, .. }
         | Admin::RefreshCertificates { noreply } => *noreply,
         _ => false,
+    }
+}
+
+/// What a request counts as (`cores/work`, W1). One that switches observers, or asks for what those
+/// of all cores have noted, may take as long as a turn, and longer on a machine of many cores.
+pub(crate) fn work_bytes(request: &Request<'_>) -> u64 {
+    let topic = match request {
+        Request::Admin(Admin::Observe { .. }) => return TURN_BYTES_MAX,
+        Request::Admin(Admin::Stats { topic }) => stats_topic(topic),
+        Request::BinaryAdmin { admin: Admin::Stats { topic }, .. } => binary_stats_topic(topic),
+        _ => return REQUEST_BYTES,
+    };
+    match topic {
+        StatsTopic::HotKeys(_) | StatsTopic::MissCurve => TURN_BYTES_MAX,
+        _ => REQUEST_BYTES,
     }
 }
 

@@ -30,7 +30,7 @@ use kachel_wire::request::{
 };
 use kachel_wire::{Parsed, Reply, parse_binary, parse_text};
 
-use crate::admin::commands::{Administration, Awaits};
+use crate::admin::commands::{Administration, Awaits, work_bytes};
 use crate::clients::Clients;
 use crate::connections::datagrams::refuse_incomplete;
 use crate::connections::memory::widen;
@@ -300,7 +300,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                             self.wait(index, Waiting::Answers);
                             return false;
                         }
-                        self.advance_unstaged(index, line_bytes);
+                        self.advance_unstaged(index, line_bytes, work_bytes(request));
                     }
                     true
                 }
@@ -385,9 +385,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     /// Advances past a request that was executed without being staged, and counts its work.
-    fn advance_unstaged(&mut self, index: usize, bytes: usize) {
+    fn advance_unstaged(&mut self, index: usize, bytes: usize, work_bytes: u64) {
         self.advance(index, bytes);
-        self.count_unstaged(index, REQUEST_BYTES);
+        self.count_unstaged(index, work_bytes);
     }
 
     /// Counts the work of a request that is not staged.
@@ -461,14 +461,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                     self.wait_for_record(index, none);
                     return false;
                 }
-                self.advance_unstaged(index, line_bytes);
+                self.advance_unstaged(index, line_bytes, REQUEST_BYTES);
                 self.skip(connection, (value_bytes + request.value_end().len()) as u64);
             }
             return true;
         }
         if value_bytes > INLINE_VALUE_BYTES_MAX {
             if self.settled() {
-                self.advance_unstaged(index, line_bytes);
+                self.advance_unstaged(index, line_bytes, REQUEST_BYTES);
                 let line = &rest[..line_bytes];
                 self.on.values().begin(connection_of(connection), request, line, value_bytes);
             }
@@ -483,7 +483,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let block = &rest[line_bytes..text_bytes];
         if !(end.is_empty() || block.ends_with(b"\r\n")) {
             if self.settled() {
-                self.advance_unstaged(index, text_bytes);
+                self.advance_unstaged(index, text_bytes, REQUEST_BYTES);
                 if !request.is_noreply() {
                     self.on.clients.text(connection, Reply::BadDataChunk.bytes());
                 }

@@ -225,3 +225,19 @@ fn the_curve_of_all_cores_is_told() {
         assert_eq!(curve(&mut world, &clients[0]).len(), 1, "{about}");
     }
 }
+
+/// Each of them may take milliseconds on a machine of many cores, and other clients wait meanwhile.
+#[test]
+fn a_turn_has_one_request_to_the_observers_of_all_cores() {
+    const REQUESTS: u64 = 40;
+    let mut world = world(2, true, PlainOptions::default());
+    let client = world.connect();
+    for pair in
+        ["observe hotkeys on\r\nstats hotkeys\r\n", "observe all off\r\nstats hotkeys 1\r\n"]
+    {
+        let ticks = world.sum(|counters| &counters.busy_ticks);
+        world.ask(&client, pair.repeat(REQUESTS as usize / 2).as_bytes());
+        let ticks = world.sum(|counters| &counters.busy_ticks) - ticks;
+        assert!(ticks >= REQUESTS, "{pair}: {ticks}");
+    }
+}

@@ -89,8 +89,12 @@ impl Common for CacheCommon {
     }
 
     fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+        let list = self.pool.flushed_prefixes();
+        if list.is_full_for(prefix) {
+            return Err(PrefixRefused::TooMany); // Nothing is flushed, so copies stay.
+        }
         let mut flushed = Ok(());
-        let change = || flushed = self.pool.flushed_prefixes().flush(prefix);
+        let change = || flushed = list.flush(prefix);
         self.changes.flush_some(change);
         flushed.map_err(|TooManyPrefixes| PrefixRefused::TooMany)
     }

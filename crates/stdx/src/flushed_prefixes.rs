@@ -282,11 +282,7 @@ impl FlushedPrefixes {
         let _one = self.lock();
         let live = self.shared.live.load(Relaxed);
         let number = self.newest().wrapping_add(1);
-        let is_same = |&place: &usize| {
-            let head = Head(self.entries[place].head.load(Relaxed));
-            head == prefix.head(head.number()) && self.entries[place].begins(head, prefix.bytes)
-        };
-        if let Some(place) = places(live).find(is_same) {
+        if let Some(place) = self.place_of(live, prefix) {
             self.entries[place].head.store(prefix.head(number).0, Release);
         } else {
             let place = live.trailing_ones() as usize;
@@ -296,6 +292,22 @@ impl FlushedPrefixes {
         }
         self.shared.newest.store(number.into(), Release); // G2
         Ok(())
+    }
+
+    /// Whether a flush of the prefix would be refused now: the list is full of other prefixes.
+    pub fn is_full_for(&self, prefix: &KeyPrefix<'_>) -> bool {
+        let _one = self.lock();
+        let live = self.shared.live.load(Relaxed);
+        let is_full = live.trailing_ones() as usize >= FLUSHED_PREFIXES_MAX;
+        is_full && self.place_of(live, prefix).is_none()
+    }
+
+    /// The place of a prefix among the live entries. The caller holds the lock.
+    fn place_of(&self, live: u64, prefix: &KeyPrefix<'_>) -> Option<usize> {
+        places(live).find(|&place| {
+            let head = Head(self.entries[place].head.load(Relaxed));
+            head == prefix.head(head.number()) && self.entries[place].begins(head, prefix.bytes)
+        })
     }
 
     /// Whether `noted` is the list as it is now. Cost: one load.
@@ -487,6 +499,7 @@ mod tests {
             list.flush(&name(format!("{number}").as_bytes())).expect("room");
         }
         assert_eq!(list.flush(&name(b"more")), Err(TooManyPrefixes));
+        assert!(list.is_full_for(&name(b"more")) && !list.is_full_for(&name(b"1")));
         assert_eq!(list.flush(&bytes(b"1")), Err(TooManyPrefixes), "it is another prefix");
         let before = list.newest();
         list.flush(&name(b"1")).expect("it is in the list");

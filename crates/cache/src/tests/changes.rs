@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use kachel_engine::{
     Block, ClockOrigin, Common as _, CopiedItem, Copies, CopyReads, Cursor, DeadFound, Engine as _,
     EngineOptions, Extensions as _, FlushStamp, GetTerms, KeyHasher, LeaseOptions, Now, Operation,
-    Outcome, ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
+    Outcome, PrefixRefused, ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb, Verdict, Wanted,
+    apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
-use kachel_stdx::{KeyPrefix, Reader};
+use kachel_stdx::{FLUSHED_PREFIXES_MAX, KeyPrefix, Reader};
 use kachel_testkit::Random;
 
 use crate::cache::{Cache, EngineOf};
@@ -248,13 +249,27 @@ fn a_copy_is_dropped_before_its_item_changes() {
 #[test]
 fn the_flush_of_a_prefix_drops_all_copies() {
     let pair = Pair::new();
-    for name in ["key 1", "key 2"] {
-        let copy = Copy { value: b"value".to_vec(), expiry: 0 };
-        let hash = pair.hasher.key(name.as_bytes()).secret_hash();
-        pair.store.kept.lock().unwrap().insert(hash, (name.to_owned(), copy));
+    let copy_all = || {
+        for name in ["key 1", "key 2"] {
+            let copy = Copy { value: b"value".to_vec(), expiry: 0 };
+            let hash = pair.hasher.key(name.as_bytes()).secret_hash();
+            pair.store.kept.lock().unwrap().insert(hash, (name.to_owned(), copy));
+        }
+    };
+    copy_all();
+    let flush = |name: &str| {
+        let prefix = KeyPrefix::of_bytes(name.as_bytes()).expect("a prefix");
+        pair.cache.common().flush_prefix(&prefix)
+    };
+    flush("key 1").expect("room in the list");
+    assert_eq!(pair.hashes(), [0_u64; 0]);
+    for number in 1..FLUSHED_PREFIXES_MAX {
+        flush(&format!("other {number}")).expect("room in the list");
     }
-    let prefix = KeyPrefix::of_bytes(b"key 1").expect("a prefix");
-    pair.cache.common().flush_prefix(&prefix).expect("room in the list");
+    copy_all();
+    assert_eq!(flush("more"), Err(PrefixRefused::TooMany));
+    assert_eq!(pair.hashes().len(), 2, "nothing was flushed");
+    flush("key 1").expect("it is in the list");
     assert_eq!(pair.hashes(), [0_u64; 0]);
 }
 

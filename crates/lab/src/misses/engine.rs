@@ -259,7 +259,7 @@ mod tests {
     }
 
     /// The curve of one run tells within two points what the other one has missed, whose memory is
-    /// twice (`place` 3) or half (`place` 1) as large. The sample has 1,500 keys here; with those of
+    /// twice (`place` 3) or half (`place` 1) as large. The sample has 3,000 keys here; with those of
     /// whole traces the curve is nearer (`experiments/e043-miss-ratio-curve`).
     fn assert_near(run: &Run, place: usize, other: &Run) {
         let ratio = other.misses as f64 / run.sums.reads;
@@ -284,9 +284,9 @@ mod tests {
 
     #[test]
     fn with_little_memory_the_engine_evicts_and_holds_less_than_its_memory() {
-        let requests = || skewed(200_000, 50_000).map(|key| (key, 50 + key as u32 % 300, "get"));
+        let requests = || skewed(400_000, 100_000).map(|key| (key, 50 + key as u32 % 300, "get"));
         let trace = trace(requests());
-        let memory = 5 * MIB;
+        let memory = 10 * MIB;
         let first = run(&trace, memory, 1).expect("memory");
         assert!(first.evictions > 5_000, "{first:?}");
         assert!(first.bytes > memory / 4 && first.bytes < memory, "{first:?}");

@@ -75,7 +75,8 @@ pub(crate) fn finding(view: &View) -> Finding {
 fn state_fault(reading: &Reading) -> Option<String> {
     if reading.stopped_shards > 0.0 {
         let count = whole(reading.stopped_shards);
-        return Some(format!("{count} threads stand still: look at the log of the server."));
+        let threads = if count == "1" { "thread stands" } else { "threads stand" };
+        return Some(format!("{count} {threads} still: look at the log of the server."));
     }
     if !reading.is_ready {
         return Some("The server is not ready for clients: it drains.".into());

@@ -40,6 +40,9 @@ const CONNECTIONS_NEAR: f64 = 0.95;
 /// Bytes that clients may leave unread without a finding. A reply of the largest default value has
 /// as many.
 const UNREAD_BYTES: f64 = (1 << 20) as f64;
+/// The part of memory that values may take which are being sent. Fast clients have some under way
+/// at any time, so less than this says nothing. The alert `KachelRepliesUnread` has the same part.
+const SENT_PART: f64 = 0.1;
 /// The part of all reads, or of all writes, from which one key is hot. Fewer do not move the load
 /// of a core much.
 const HOT_SHARE: f64 = 0.2;
@@ -221,7 +224,6 @@ fn refused_memory(history: &SampleHistory, _: &Circumstances<'_>) -> Option<Heal
 fn connection_limit(history: &SampleHistory, _: &Circumstances<'_>) -> Option<HealthFinding> {
     let max = history.newest()?.connections_max;
     let rejected = events(history.latest(EVENTS_S), |sample| sample.rejected);
-    let near = least(history, STATE_S, |sample| sample.connections / sample.connections_max)?;
     let advice = "Raise -c, and the limit on open files with it, or find the client that opens so \
                   many connections: `stats conns` lists them.";
     if rejected > 0.0 {
@@ -229,6 +231,7 @@ fn connection_limit(history: &SampleHistory, _: &Circumstances<'_>) -> Option<He
         let what = format!("{rejected} in the last minute: all {max} (-c) were open.");
         return Some(HealthFinding::new("connection_limit", Severity::Problem, what, advice));
     }
+    let near = least(history, STATE_S, |sample| sample.connections / sample.connections_max)?;
     let what = format!("{} of the {max} connections (-c) are open.", percent(near));
     (near >= CONNECTIONS_NEAR)
         .then(|| HealthFinding::new("connection_limit", Severity::Warning, what, advice))
@@ -313,14 +316,18 @@ fn hot_key(_: &SampleHistory, of: &Circumstances<'_>) -> Option<HealthFinding> {
 
 fn slow_client(history: &SampleHistory, _: &Circumstances<'_>) -> Option<HealthFinding> {
     let closed = events(history.latest(EVENTS_S), |sample| sample.slow_closes);
-    let unread = least(history, STATE_S, |sample| sample.unread_bytes + sample.pinned_bytes)?;
+    let unread = least(history, STATE_S, |sample| sample.unread_bytes);
+    let sent = least(history, STATE_S, |sample| sample.pinned_bytes / sample.limit_bytes);
     let advice = "`stats conns` shows each client with its address and state. See whether the \
                   client is overloaded or stopped, or asks for more than it reads.";
     let what = if closed > 0.0 {
         let closed = counted(closed, "slow client was closed", "slow clients were closed");
         format!("{closed} in the last minute.")
-    } else if unread >= UNREAD_BYTES {
+    } else if let Some(unread) = unread.filter(|unread| *unread >= UNREAD_BYTES) {
         format!("A slow client: {} of replies have not been read for {STATE_S} s.", bytes(unread))
+    } else if let Some(sent) = sent.filter(|sent| *sent >= SENT_PART) {
+        let part = percent(sent);
+        format!("Values that clients read slowly take {part} of the memory for {STATE_S} s.")
     } else {
         return None;
     };

@@ -192,6 +192,9 @@ const pointAt = (time) => {
 
 // Adds samples that are newer than all that are there, and forgets those of before ten minutes.
 const add = (samples) => {
+  // The clock of the server was set back: what is later than now is dropped.
+  const last = samples.at(-1)?.time ?? 0;
+  if (samples.length === 1) page.samples = page.samples.filter((sample) => sample.time <= last + 5);
   const newest = page.samples.at(-1)?.time ?? 0;
   page.samples.push(...samples.filter((sample) => sample.time > newest));
   page.end = page.samples.at(-1)?.time ?? 0;

@@ -22,6 +22,8 @@ use hyper::{Method, StatusCode, Version};
 
 /// The header by which a browser tells which site a request comes from.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// A request that is refused: the status, and a sentence for its client.
 pub(crate) type Refusal = (StatusCode, &'static str);
@@ -108,6 +110,13 @@ pub(crate) fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
         return Ok(());
     }
     Err((StatusCode::FORBIDDEN, "a page of another site may not ask for this"))
+}
+
+/// Whether somebody follows a link in a browser, on a page of any site. Such a request opens a page
+/// of its own, which the other site cannot read.
+pub(crate) fn follows_link(headers: &HeaderMap) -> bool {
+    let is = |name: &HeaderName, wanted: &str| headers.get(name).is_some_and(|is| is == wanted);
+    is(&SEC_FETCH_MODE, "navigate") && is(&SEC_FETCH_DEST, "document")
 }
 
 #[cfg(test)]

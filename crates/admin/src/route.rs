@@ -21,7 +21,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 
 use crate::deadline::Deadline;
-use crate::hosts::{Hosts, Purpose, check_site};
+use crate::hosts::{Hosts, Purpose, check_site, follows_link};
 use crate::live::{LiveUpdates, Viewer};
 use crate::login;
 use crate::page::{self, Pages};
@@ -155,7 +155,9 @@ impl Service {
             let stopped = self.probe.stopped(&*self.source).await.len();
             return self.whole(METRICS, |source, to| source.metrics(stopped, to));
         }
-        if let Err((status, sentence)) = check_site(&head.headers) {
+        // The page is the same for everybody, and asks for the figures by itself.
+        let opens_page = head.uri.path() == "/" && follows_link(&head.headers);
+        if !opens_page && let Err((status, sentence)) = check_site(&head.headers) {
             return Answer::sentence(status, sentence);
         }
         match head.uri.path() {

@@ -172,6 +172,15 @@ fn a_shard_that_makes_no_tick_is_named_until_it_makes_one() {
     assert!(wakes % 3 == 0, "of the probes, those of the busy shards woke none: {wakes}");
 }
 
+/// A link on a page of another site; in a frame; to what only the page itself may ask for.
+const LINK: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\n\
+                    Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n\r\n";
+const LINK_IN_FRAME: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\n\
+                             Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n\r\n";
+const LINK_TO_FIGURES: &str = "GET /api/now HTTP/1.1\r\nHost: localhost\r\n\
+                               Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n\
+                               Sec-Fetch-Dest: document\r\n\r\n";
+
 #[test]
 fn only_reading_requests_of_a_known_host_are_answered() {
     let (_admin, port) = start(&Server::default(), None);
@@ -187,6 +196,9 @@ fn only_reading_requests_of_a_known_host_are_answered() {
         ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 421),
         ("GET / HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\n\r\n", 403),
         ("GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403),
+        (LINK, 200),
+        (LINK_IN_FRAME, 403),
+        (LINK_TO_FIGURES, 403),
         ("GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 200),
         ("POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", 405),
         ("DELETE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),

@@ -259,8 +259,8 @@ mod tests {
     }
 
     /// The curve of one run tells within two points what the other one has missed, whose memory is
-    /// twice (`place` 3) or half (`place` 1) as large. The sample has 3,000 keys here; with those of
-    /// whole traces the curve is nearer (`experiments/e043-miss-ratio-curve`).
+    /// twice (`place` 3) or half (`place` 1) as large. The sample has 3,000 keys here; with whole
+    /// traces the curve is nearer (`experiments/e043-miss-ratio-curve`).
     fn assert_near(run: &Run, place: usize, other: &Run) {
         let ratio = other.misses as f64 / run.sums.reads;
         let told = run.sums.estimates()[place];

@@ -4,7 +4,7 @@
 //! Downstream: any thread asks what was noted: `stats`, the admin address.
 //!
 //! ```text
-//!            a load for each request         1 of 21, or by hash
+//!            a load for each request         1 of 32, or by hash
 //! requests ---------------------------> gate ---------------------> state of this core
 //!                                                                     |     |     |
 //!                                         any thread, when asked: merged, of all cores

@@ -73,7 +73,10 @@ impl Kept {
             }
             b"flush_all" | b"flush_prefix" => {
                 self.keys.clear();
-                self.flushed = (now.ns, now.second + asked.ask.flush_delay_s().unwrap_or(0));
+                // A flush of a prefix leaves one of all keys pending.
+                let pending = if words[0] == b"flush_prefix" { self.flushed.1 } else { 0 };
+                let second = now.second + asked.ask.flush_delay_s().unwrap_or(0);
+                self.flushed = (now.ns, second.max(pending));
                 return;
             }
             _ => {}

@@ -127,6 +127,7 @@ fn commands_that_are_wrong_switch_nothing() {
     let mut world = World::new(WorldOptions { udp: Some(1), ..WorldOptions::default() });
     let client = world.connect();
     let long = format!("observe hash {}", "k".repeat(251));
+    let usage = b"CLIENT_ERROR usage: observe LIST on|off [noreply], or observe hash KEY\r\n";
     for line in [
         "observe",
         "observe hotkeys",
@@ -138,7 +139,7 @@ fn commands_that_are_wrong_switch_nothing() {
         "observe hash a b",
         &long,
     ] {
-        assert_eq!(world.ask(&client, format!("{line}\r\n").as_bytes()), b"ERROR\r\n", "{line}");
+        assert_eq!(world.ask(&client, format!("{line}\r\n").as_bytes()), usage, "{line}");
     }
     assert_eq!(world.ask(&client, b"stats hotkeys x\r\n"), b"ERROR\r\n");
     world.send_datagram(

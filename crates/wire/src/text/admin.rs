@@ -116,9 +116,9 @@ fn observe<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
     let on = match (key, words.count() - usize::from(noreply)) {
         (b"on", 3) => true,
         (b"off", 3) => false,
-        _ => return Err(Reply::Error.unless(noreply).into()),
+        _ => return Err(Reply::ObserveUsage.unless(noreply).into()),
     };
-    let observers = ObserverSet::named(words.at(1)).ok_or(Reply::Error.unless(noreply))?;
+    let observers = ObserverSet::named(words.at(1)).ok_or(Reply::ObserveUsage.unless(noreply))?;
     Ok(Request::Admin(Admin::Observe { observers, on, noreply }))
 }
 

@@ -331,6 +331,17 @@ fn switches() {
 }
 
 #[test]
+fn observe_says_how_it_is_used() {
+    check_refused(&[
+        (b"observe\r\n", Reply::ObserveUsage, 0),
+        (b"observe hotkeys\r\n", Reply::ObserveUsage, 0),
+        (b"observe hotkeys,cold on\r\n", Reply::ObserveUsage, 0),
+        (b"observe hash\r\n", Reply::ObserveUsage, 0),
+        (b"observe cold on noreply\r\n", Reply::Nothing, 0),
+    ]);
+}
+
+#[test]
 fn tuning_is_judged_and_settled() {
     check_settled(&[
         (b"shutdown foo\r\n", Reply::InvalidShutdownMode),

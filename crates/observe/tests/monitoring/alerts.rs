@@ -346,7 +346,7 @@ pub(crate) const ALERTS: &[Alert] = &[
     },
     Alert {
         name: "KachelCertificateExpires",
-        expression: "kachel_tls_expires_seconds - time() < 14 * 86400",
+        expression: "kachel_tls_expires_seconds - time() > 0 < 14 * 86400",
         holds: "1h",
         severity: "warning",
         says: "has a certificate that expires in VALUE",
@@ -356,6 +356,19 @@ pub(crate) const ALERTS: &[Alert] = &[
         silent: &[("kachel_tls_expires_seconds", "9000000x120")],
         at: "90m",
         shown: "23h 30m 0s",
+    },
+    Alert {
+        name: "KachelCertificateExpired",
+        expression: "time() - kachel_tls_expires_seconds > 0",
+        holds: "5m",
+        severity: "critical",
+        says: "has a certificate that expired VALUE ago: clients refuse to connect",
+        shown_as: ShownAs::Time,
+        advice: "Renew the certificate, and send SIGHUP or refresh_certs.",
+        fires: &[("kachel_tls_expires_seconds", "600x120")],
+        silent: &[("kachel_tls_expires_seconds", "9000000x120")],
+        at: "90m",
+        shown: "1h 20m 0s",
     },
     Alert {
         name: "KachelPipeFull",

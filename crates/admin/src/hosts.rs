@@ -28,7 +28,7 @@ const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 /// A request that is refused: the status, and a sentence for its client.
 pub(crate) type Refusal = (StatusCode, &'static str);
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// To read something.
@@ -54,7 +54,10 @@ impl Hosts {
             Purpose::LogIn => head.method == Method::POST,
         };
         if !is_allowed {
-            return Err((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered"));
+            return Err((
+                StatusCode::METHOD_NOT_ALLOWED,
+                "only GET and HEAD are answered, and POST of a token to /login",
+            ));
         }
         let hosts = head.headers.get_all(HOST);
         let may_lack_host = head.version == Version::HTTP_10;

@@ -116,7 +116,7 @@ fn next(mut newest: Receiver<Bytes>) -> Next {
 
 /// A client that gets the updates.
 pub(crate) struct Viewer {
-    /// What comes before the events of later seconds.
+    /// The first event, until it is sent: how to reconnect, and the update of now.
     first: Option<Bytes>,
     next: Next,
     deadline: Deadline,

@@ -45,7 +45,7 @@ pub(crate) const PAGE: &str = concat!(
     "</script>\n</html>\n"
 );
 
-/// What stands before the sentence about the last try, in the form for the token.
+/// The form that asks for the token, up to the place of the sentence about the last attempt.
 const LOGIN_BEGIN: &str = concat!(
     include_str!("../page/head.html"),
     "<style>",
@@ -54,7 +54,7 @@ const LOGIN_BEGIN: &str = concat!(
     include_str!("../page/login.html"),
 );
 
-/// What stands behind it.
+/// The rest of the form, after that sentence.
 const LOGIN_END: &str = "</p></form></main></body>\n</html>\n";
 
 const _: () = assert!(PAGE.len() <= PAGE_BYTES_MAX, "B1");

@@ -19,7 +19,7 @@ const TOKEN_BYTES_MIN: usize = 32;
 /// The most characters of a token.
 pub const ADMIN_TOKEN_BYTES_MAX: usize = 512;
 
-/// What the session of a token is the hash of.
+/// The text that is hashed, together with the token, for the cookie of a browser.
 const SESSION_OF: &[u8] = b"session of Kachel's admin address";
 
 /// Bytes of a hash.

@@ -4,8 +4,8 @@
 //! Downstream: `sample` has the keys and their links; `kachel_segment` has the rules of eviction.
 //!
 //! The queues are those of `kachel_segment`'s reclaimer: probation and main, oldest first, and the
-//! ghosts. What is one segment there is a run of items at the old end of a queue here. Memory is
-//! what the engine's items take, times the part of the keys in the sample.
+//! ghosts. The reclaimer evicts a segment at a time; a miniature evicts as many of the oldest items
+//! of a queue. Its memory is that of the engine's items, times the part of the keys in the sample.
 //!
 //! Invariants:
 //! - M1  A key is in at most one queue of a miniature, and `bytes` are the sums of its two queues

@@ -75,7 +75,7 @@ pub(super) enum Place {
     Main,
 }
 
-/// What a miniature knows of a key.
+/// The state of a key in one miniature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) place: Place,
@@ -243,7 +243,7 @@ impl Sample {
         resident == ALL_RESIDENT
     }
 
-    /// What a miniature knows of a key.
+    /// The state of a key in one miniature.
     #[inline]
     pub(super) fn state(&self, id: KeyId, which: usize) -> State {
         State::from_bits(self.keys[usize::from(id)].states >> (which * STATE_BITS) & STATE_MASK)

@@ -134,9 +134,9 @@ impl Charge {
         Ok(())
     }
 
-    /// Charges the last `bytes` of an item of `item_bytes` in place of one of `freed_bytes`. An
-    /// item that is not larger always fits: requests that wait may have overdrawn the budget, and
-    /// the replacement does not add to that.
+    /// Charges `bytes` for the last part of a new item. The whole item takes `item_bytes`, and
+    /// replaces one of `freed_bytes`. A new item that is not larger always fits: requests that wait
+    /// may have overdrawn the budget, and the replacement does not add to that.
     fn replace(&mut self, bytes: u64, item_bytes: u64, freed_bytes: u64) -> Result<(), NoRoom> {
         debug_assert!(bytes <= item_bytes, "a part of the item");
         if item_bytes > freed_bytes {

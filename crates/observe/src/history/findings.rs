@@ -40,8 +40,8 @@ const CONNECTIONS_NEAR: f64 = 0.95;
 /// Bytes that clients may leave unread without a finding. A reply of the largest default value has
 /// as many.
 const UNREAD_BYTES: f64 = (1 << 20) as f64;
-/// The part of memory that values may take which are being sent. Fast clients have some under way
-/// at any time, so less than this says nothing. The alert `KachelRepliesUnread` has the same part.
+/// The part of memory that values under way to clients may take without a finding. Clients that
+/// read fast also have some under way at any time. The alert `KachelRepliesUnread` has this part.
 const SENT_PART: f64 = 0.1;
 /// The part of all reads, or of all writes, from which one key is hot. Fewer do not move the load
 /// of a core much.

@@ -16,8 +16,9 @@
 //!
 //! Invariants:
 //! - O1  A core notes only requests that it has executed, and each of them once.
-//! - O2  An observer allocates when it is switched on for the first time. Noting a request
-//!   allocates nothing, and neither does a client that switches an observer off and on again.
+//! - O2  Noting a request allocates nothing. Hot keys allocate when they are switched on for the
+//!   first time, and keep their memory. The curve allocates each time that it is switched on, and
+//!   frees its memory when it is switched off. A turn of a client has at most one such command.
 //! - O3  A core never waits for its own state.
 
 use std::sync::atomic::AtomicU8;

@@ -12,6 +12,7 @@ mod counter;
 mod flush_word;
 mod flushed_prefixes;
 mod held;
+mod json_text;
 mod landing;
 #[cfg(loom)]
 pub mod model;
@@ -31,6 +32,7 @@ pub use flushed_prefixes::{
     TooManyPrefixes,
 };
 pub use held::{Held, Keeper};
+pub use json_text::{put_json_text, shows_itself};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,
 };

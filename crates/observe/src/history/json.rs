@@ -8,13 +8,15 @@
 //!
 //! Invariants:
 //! - J1  Numbers that JSON does not have (NaN) are written as `null`.
-//! - J2  A text cannot end its string, nor the `<script>` or the line that it may stand in.
+//! - J2  A text cannot end its string, nor the `<script>` or the line that it may stand in
+//!   (`kachel_stdx::put_json_text`).
 //! - J3  An update has at most [`CORES_MAX`] cores, and [`HOT_KEYS_MAX`] keys of each list. So
 //!   it is at most about 64 KiB.
 
 use std::fmt::Write as _;
 
 use kachel_engine::{MODEL_ACTUAL, MODEL_QUARTERS};
+use kachel_stdx::put_json_text;
 
 use crate::histogram::HistogramSum;
 use crate::history::findings::{Circumstances, HealthFinding, ServePhase, findings};
@@ -82,7 +84,7 @@ pub fn write_history(history: &SampleHistory, incarnation: &str, to: &mut String
     to.push('{');
     text_field(to, "incarnation", incarnation);
     let _ = write!(to, ",\"names\":");
-    list(to, Sample::NAMES.iter(), |to, name| text(to, name));
+    list(to, Sample::NAMES.iter(), |to, name| put_json_text(to, name));
     let _ = write!(to, ",\"samples\":");
     list(to, history.samples(), |to, sample| list(to, sample.values(), number));
     to.push('}');
@@ -221,25 +223,7 @@ fn number(to: &mut String, value: f64) {
 
 fn text_field(to: &mut String, name: &str, value: &str) {
     let _ = write!(to, "\"{name}\":");
-    text(to, value);
-}
-
-/// A text (J2).
-pub(crate) fn text(to: &mut String, value: &str) {
-    to.push('"');
-    for character in value.chars() {
-        match character {
-            '"' | '\\' => to.extend(['\\', character]),
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => escape(to, character),
-            character if character.is_control() => escape(to, character),
-            character => to.push(character),
-        }
-    }
-    to.push('"');
-}
-
-fn escape(to: &mut String, character: char) {
-    let _ = write!(to, "\\u{:04x}", u32::from(character));
+    put_json_text(to, value);
 }
 
 #[cfg(test)]
@@ -249,10 +233,7 @@ mod tests {
     use crate::observers::HotLists;
 
     #[test]
-    fn texts_and_numbers_are_those_of_json() {
-        let mut to = String::new();
-        text(&mut to, "a\"\\</script>\n\u{2028}\u{7f}\u{1F600}");
-        assert_eq!(to, "\"a\\\"\\\\\\u003c/script\\u003e\\u000a\\u2028\\u007f\u{1F600}\"", "J2");
+    fn numbers_are_those_of_json() {
         let numbers = [0.1 + 0.2, f64::NAN, 1e12, 0.000_004, 5.0, f64::INFINITY];
         let mut to = String::new();
         list(&mut to, numbers.into_iter(), number);

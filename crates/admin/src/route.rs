@@ -19,6 +19,7 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
+use kachel_host::{Level, LogField};
 
 use crate::deadline::Deadline;
 use crate::hosts::{Hosts, Purpose, check_site, follows_link};
@@ -200,6 +201,7 @@ impl Service {
             return Answer::sentence(StatusCode::BAD_REQUEST, "this is no form with a token");
         };
         if let Err(refused) = self.check(address, |needed| needed.is(&token)).await {
+            refused.log(address);
             return self.form(refused);
         }
         let session = AdminToken::session(&token);
@@ -244,9 +246,12 @@ impl Service {
         } else {
             Err(Refused::Missing)
         };
-        checked.map_err(|refused| match head.uri.path() {
-            "/" | "/login" => self.form(refused),
-            _ => refused.answer(),
+        checked.map_err(|refused| {
+            refused.log(address);
+            match head.uri.path() {
+                "/" | "/login" => self.form(refused),
+                _ => refused.answer(),
+            }
         })
     }
 
@@ -310,6 +315,18 @@ impl Refused {
             Self::Wrong => "the token is wrong",
             Self::Ended => "the token was replaced; send the new one",
             Self::TooMany => "too many wrong tokens came from this address; try again later",
+        }
+    }
+
+    /// Tells the operator who has sent a wrong token.
+    fn log(self, address: Option<IpAddr>) {
+        if matches!(self, Self::Wrong | Self::TooMany) {
+            let client = address.map_or_else(|| "a local client".into(), |ip| ip.to_string());
+            let fields =
+                [LogField::text("event", "admin_refused"), LogField::text("client", &client)];
+            let why = self.sentence();
+            let sentence = format_args!("--admin: refused {client}: {why}");
+            kachel_host::log_client(Level::Info, sentence, &fields);
         }
     }
 

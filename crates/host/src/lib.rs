@@ -40,7 +40,9 @@ pub use limits::{
     allow_core_files, allow_locked_memory, give_way, lock_memory, locked_memory_bytes_max,
     physical_memory_bytes, raise_open_files,
 };
-pub use log::{Level, log, log_line};
+pub use log::{
+    Level, LogField, LogFormat, finish_log, log, log_client, lost_log_lines, set_log, start_log,
+};
 pub use memory_file::MemoryFile;
 pub use nodes::Nodes;
 pub use obstacle::{UnusableFile, is_lasting, may_pass};

@@ -7,16 +7,20 @@
 // Lines of the server have a time and a level: `say!`.
 #![deny(clippy::print_stderr)]
 
-/// Writes a line to the log: a level, then the words of `format!`.
+/// Writes a line to the log: a level, then the words of `format!`. Before them, `fields:` and a
+/// slice of fields may stand, which only lines of JSON have.
 macro_rules! say {
+    ($level:ident, fields: $fields:expr, $($text:tt)*) => {
+        kachel_host::log(kachel_host::Level::$level, format_args!($($text)*), $fields)
+    };
     ($level:ident, $($text:tt)*) => {
-        kachel_host::log(kachel_host::Level::$level, format_args!($($text)*))
+        kachel_host::log(kachel_host::Level::$level, format_args!($($text)*), &[])
     };
 }
 
 mod admin;
 mod caches;
-mod closes;
+mod client_lines;
 mod failure;
 mod listeners;
 mod live_page;

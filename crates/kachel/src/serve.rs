@@ -29,7 +29,8 @@ use std::time::{Duration, Instant};
 
 use kachel_admin::{AdminAddress, AdminToken, DESCRIPTORS_MAX};
 use kachel_host::{
-    Cores, Daemon, Nodes, PageKind, Pidfile, ServiceState, Signal, Signals, Unpinned,
+    Cores, Daemon, LogField, LogFormat, Nodes, PageKind, Pidfile, ServiceState, Signal, Signals,
+    Unpinned,
 };
 use kachel_net::{Mechanisms, Users};
 use kachel_options::{
@@ -60,7 +61,8 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the server until a signal or a client ends it.
 pub(crate) fn run<O: ServedEngines>(opener: &O, options: ServeOptions) -> ExitCode {
-    abort_on_panic(); // I5
+    kachel_host::set_log(options.log_format, options.verbosity);
+    abort_on_panic(options.log_format); // I5
     kachel_host::ignore_signals_of_writes();
     for report in &options.reports {
         say!(Warning, "{report}");
@@ -68,20 +70,31 @@ pub(crate) fn run<O: ServedEngines>(opener: &O, options: ServeOptions) -> ExitCo
     let called_as = options.called_as;
     let ended =
         if options.checks_only { check::<O>(&options).map(|()| 0) } else { serve(opener, options) };
-    match ended {
-        Ok(exit_code) => ExitCode::from(exit_code),
+    let exit_code = match ended {
+        Ok(exit_code) => exit_code,
         Err(failure) => {
             say!(Error, "{failure}");
-            ExitCode::from(failure.exit_code(called_as))
+            failure.exit_code(called_as)
         }
-    }
+    };
+    kachel_host::finish_log();
+    ExitCode::from(exit_code)
 }
 
 /// Has a panic of any thread end the process after its message (I5).
-fn abort_on_panic() {
+fn abort_on_panic(format: LogFormat) {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        match format {
+            LogFormat::Text => tell(panic),
+            LogFormat::Json => {
+                let thread = std::thread::current();
+                let name = thread.name().unwrap_or("unnamed");
+                let fields = [LogField::text("thread", name)];
+                say!(Error, fields: &fields, "a bug: {panic}");
+            }
+        }
+        kachel_host::finish_log();
         std::process::abort();
     }));
 }
@@ -111,6 +124,7 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     lock_memory(&options);
     let signals = Signals::block() // I2
         .map_err(|error| Failure::system("cannot wait for signals", &error))?;
+    kachel_host::start_log().map_err(|error| Failure::system("no thread for the log", &error))?;
 
     let ports = Ports { shard_ports, udp: udp_shard_ports };
     let mut opened = open_sockets(&options, threads, ports.clone())?;
@@ -135,7 +149,10 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
         say_what_was_obtained(&options, &cores, pins.as_ref().err().copied(), &running);
     }
-    daemon.into_iter().for_each(Daemon::ready);
+    if let Some(daemon) = daemon {
+        kachel_host::finish_log(); // Its output may end here.
+        daemon.ready();
+    }
     running.begin();
     progress.serve(running.live(options.admin.shows_classes));
     tell(ServiceState::Ready);
@@ -251,7 +268,16 @@ fn say_that_it_listens(
     };
     let ports = show("port", ports.shard_ports) + &show("UDP port", ports.udp);
     let noun = plural(threads.into(), "thread", "threads");
-    say!(Info, "kachel {KACHEL_VERSION} listens on {places} with {threads} {noun}{ports}");
+    let fields = [
+        LogField::text("version", KACHEL_VERSION),
+        LogField::text("addresses", &places),
+        LogField::number("threads", threads.into()),
+    ];
+    say!(
+        Info,
+        fields: &fields,
+        "kachel {KACHEL_VERSION} listens on {places} with {threads} {noun}{ports}"
+    );
 }
 
 /// Prints one line about the cores, the memory and the I/O backend of the server.
@@ -511,7 +537,8 @@ fn wait_for_the_end(
     };
     reloader.end();
     if options.verbosity > 0 {
-        say!(Info, "ending: {signal}");
+        let name = signal.to_string();
+        say!(Info, fields: &[LogField::text("signal", &name)], "ending: {signal}");
     }
     (signals, Some(signal))
 }
@@ -597,6 +624,7 @@ fn save_in_time(mut signals: Signals, give_up_clients: impl FnOnce() + Send + 's
             }
         }
         say!(Error, "-e: ended before all items were saved; there is no file");
+        kachel_host::finish_log();
         std::process::exit(EXIT_FAILED.into());
     };
     let spawned = std::thread::Builder::new().name("save in time".into()).spawn(body);
@@ -617,6 +645,7 @@ fn end_in_time(
         give_up_clients();
         wait_for_clients(&mut signals);
         say!(Warning, "ended while its threads were at work");
+        kachel_host::finish_log();
         std::process::exit(exit_code(&failed).into());
     };
     let spawned = std::thread::Builder::new().name("end in time".into()).spawn(body);

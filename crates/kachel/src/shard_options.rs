@@ -4,16 +4,21 @@
 //! Downstream: `kachel_shard::SharedOptions`. `shards` adds what only it knows: sockets, TLS, the
 //!             pipe.
 
+use std::sync::Arc;
+
 use kachel_engine::PARTITIONS;
 use kachel_host::Cores;
 use kachel_net::{ClientLimits, ClientProtocol, Endpoint, Endpoints};
+use kachel_observe::log_rows;
 use kachel_options::{
     CoreChoice, KACHEL_VERSION, MEMCACHED_VERSION, PrefixFlushers, Protocol, Reads, ServeOptions,
     TEST_TIME_ENV,
 };
-use kachel_shard::{ObserverSet, PlainOptions, PrefixFlushes, SharedOptions, UdpOptions};
+use kachel_shard::{
+    ObserverSet, OtherCounts, PlainOptions, PrefixFlushes, SharedOptions, UdpOptions,
+};
 
-use crate::closes;
+use crate::client_lines;
 use crate::tls::CERTIFICATES_WITHOUT_TLS;
 
 /// All protocols of a listener, in the order of their numbers.
@@ -98,9 +103,9 @@ pub(crate) fn shared_options(
             sender_datagrams_max: options.udp.sender_datagrams_max,
             ..UdpOptions::default()
         },
-        tell_closed: (options.verbosity > 0).then_some(closes::tell),
+        tell_client: (options.verbosity > 0).then_some(client_lines::tell),
         tell_direct_io_refused: Some(|refusal| {
-            kachel_host::log_line(kachel_host::Level::Warning, &refusal.to_string());
+            kachel_host::log(kachel_host::Level::Warning, format_args!("{refusal}"), &[]);
         }),
         pid: std::process::id(),
         usage: kachel_host::usage,
@@ -109,7 +114,7 @@ pub(crate) fn shared_options(
         settings,
         certificates: CERTIFICATES_WITHOUT_TLS,
         copies: None,
-        other_counts: Vec::new(),
+        other_counts: vec![OtherCounts(Arc::new(|| log_rows(kachel_host::lost_log_lines())))],
         pipe: None,
     }
 }

@@ -61,7 +61,7 @@ pub use rows::classes::{
     CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sampled_requests, sizes,
 };
 pub use rows::general::general;
-pub use rows::others::{PipeNumbers, TlsNumbers, pipe_rows, tls_rows};
+pub use rows::others::{PipeNumbers, TlsNumbers, log_rows, pipe_rows, tls_rows};
 pub use rows::own::own;
 pub use rows::{Kind, ProcessFacts, Row, RowValue, Unit};
 pub use sizes::Sizes;

@@ -6,6 +6,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use kachel_host::LogFormat;
+
 use crate::admin::AdminOptions;
 use crate::listen::{Listeners, Protocol};
 use crate::options_file::OptionsFile;
@@ -170,6 +172,8 @@ pub struct ServeOptions {
     pub requests_per_tick: Option<u32>,
     /// How often `-v` was given.
     pub verbosity: u32,
+    /// How lines of the log are written.
+    pub log_format: LogFormat,
     /// The user to become, when started by root.
     pub user: Option<String>,
     /// Whether to run in the background.
@@ -340,6 +344,7 @@ impl ServeOptions {
             backlog: 1024,
             requests_per_tick: None,
             verbosity: 0,
+            log_format: LogFormat::Text,
             user: None,
             daemon: false,
             pidfile: None,

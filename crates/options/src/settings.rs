@@ -6,6 +6,8 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use kachel_host::LogFormat;
+
 use crate::{CoreChoice, EngineMode, IoChoice, Protocol, Reads, ServeOptions};
 
 /// memcached's `-R` where none is given.
@@ -199,6 +201,13 @@ impl ServeOptions {
         let observers = if self.observe.is_empty() { "off" } else { &self.observe.join(",") };
         pairs.say("kachel_observe", observers);
         pairs.say("kachel_drain", self.drain_s);
+        pairs.say(
+            "kachel_log_format",
+            match self.log_format {
+                LogFormat::Text => "text",
+                LogFormat::Json => "json",
+            },
+        );
         pairs.say("kachel_line_timeout", self.line_timeout_s);
         pairs.say("kachel_block_timeout", self.block_timeout_s);
         pairs.say("kachel_reader_timeout", self.reader_timeout_s);

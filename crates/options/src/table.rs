@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use kachel_host::LogFormat;
+
 use crate::effects;
 use crate::listen::Protocol;
 use crate::partial::set;
@@ -572,11 +574,21 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('v', "verbose"),
         OptionalText("num"),
         "0",
-        "report start, end, and clients that are closed because they are slow; -vv and -vvv do not \
-         log commands yet",
+        "log start, end, and clients that are refused or closed because they are slow; -vv: also each \
+         connection; -vvv: also those that move to another core",
         |partial, _| {
             partial.serve.verbosity += 1;
             Ok(())
+        },
+    ),
+    own(
+        "log-format",
+        Word(&["text", "json"]),
+        "text",
+        "lines of the log: text, or an object of JSON each, with time, level, message and other fields",
+        |partial, given| match given.text() {
+            "json" => set(&mut partial.serve.log_format, LogFormat::Json),
+            _ => set(&mut partial.serve.log_format, LogFormat::Text),
         },
     ),
     answers(('h', "help"), Answer::Help, "this text"),

@@ -38,7 +38,7 @@ mod cores;
 
 pub use cores::homes::Homes;
 pub use cores::options::{
-    ClosedClient, OpenSocket, OtherCounts, PipeControl, PlainOptions, PrefixFlushes, SharedOptions,
+    ClientEvent, OpenSocket, OtherCounts, PipeControl, PlainOptions, PrefixFlushes, SharedOptions,
     Switched, UdpOptions,
 };
 pub use cores::process::{Shared, Shutdown};

@@ -25,13 +25,15 @@ use kachel_engine::{
 use kachel_host::{Budget, Usage};
 use kachel_io::memory::disk::Disk;
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
-use kachel_io::{Clock, DatagramPeer, DatagramSocketId, ListenerId, ManualClock, Peer, ThreadTime};
+use kachel_io::{
+    Clock, DatagramPeer, DatagramSocketId, ListenerId, ManualClock, Peer, SocketName, ThreadTime,
+};
 use kachel_net::{
     ClientLimits, ClientProtocol, CoreIndex, Endpoint, Endpoints, REPLY_DATAGRAMS_MAX,
 };
 pub use kachel_shard::PlainOptions;
 use kachel_shard::{
-    Certificates, ClosedClient, Counter, Counters, EngineCounters, Engines, FileEngine, Holdings,
+    Certificates, ClientEvent, Counter, Counters, EngineCounters, Engines, FileEngine, Holdings,
     PipeControl, Shard, ShardOptions, Shared, SharedOptions, UdpOptions,
 };
 use kachel_stdx::uncounted;
@@ -82,7 +84,7 @@ pub struct WorldOptions {
     /// The most datagrams a second that are answered of one sender. 0: no limit.
     pub sender_datagrams_max: u32,
     /// A function that the server calls for each client that it closes because of a limit.
-    pub tell_closed: Option<fn(&ClosedClient)>,
+    pub tell_client: Option<fn(SocketName, ClientEvent)>,
 }
 
 impl Default for WorldOptions {
@@ -110,7 +112,7 @@ impl Default for WorldOptions {
             protocol: ClientProtocol::Negotiated,
             udp: None,
             sender_datagrams_max: 0,
-            tell_closed: None,
+            tell_client: None,
         }
     }
 }
@@ -154,7 +156,7 @@ impl WorldOptions {
                 sender_datagrams_max: self.sender_datagrams_max,
                 own_ports: vec![OWN_UDP_PORT..=OWN_UDP_PORT],
             },
-            tell_closed: self.tell_closed,
+            tell_client: self.tell_client,
             ..SharedOptions::default()
         }
     }

@@ -29,7 +29,7 @@ const ROOMS: [(&str, &[&str]); 30] = [
         ],
     ),
     ("options", &[]),
-    ("host", &[]),
+    ("host", &["stdx"]),
     ("io", &[]),
     ("tls", &["io"]),
     ("net", &["io", "wire"]),

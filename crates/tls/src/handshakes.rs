@@ -28,10 +28,10 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kachel_host::Level;
+use kachel_host::{Level, LogField};
 use kachel_io::{
     Clock as _, Epoll, Event, Io as _, Lent, Limits, ListenerId, Peer, SendBlock, SocketId,
-    SystemClock, Wait, Waker,
+    SocketName, SystemClock, Wait, Waker,
 };
 
 use crate::inbox::{Delivered, Inbox};
@@ -202,6 +202,7 @@ impl Thread {
                 kachel_host::log(
                     Level::Error,
                     format_args!("TLS: the events of handshakes cannot be read: {error}"),
+                    &[],
                 );
                 return kachel_host::ask_to_terminate();
             }
@@ -378,9 +379,15 @@ impl Thread {
     }
 
     fn count_error(&mut self, socket: SocketId) {
-        if self.client(socket).is_some_and(|client| !client.session.is_established()) {
-            self.process.counts().handshake_errors.fetch_add(1, Ordering::Relaxed);
+        let Some(client) = self.client(socket) else { return };
+        if client.session.is_established() {
+            return;
         }
+        let name = SocketName { peer: client.peer, descriptor: self.io.descriptor(socket) };
+        self.process.counts().handshake_errors.fetch_add(1, Ordering::Relaxed);
+        let fields = [LogField::text("event", "handshake_failed")];
+        let sentence = format_args!("refused {name}: its TLS handshake has failed");
+        kachel_host::log_client(Level::Info, sentence, &fields);
     }
 
     fn close(&mut self, socket: SocketId) {

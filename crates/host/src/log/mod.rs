@@ -1,38 +1,45 @@
-//! Lines for the operator: their form, and lines from threads that must not wait.
+//! Lines for the operator, on standard error.
 //!
-//! Upstream:   `kachel`, on all its threads; `tls`.
-//! Downstream: standard error.
+//! Upstream:   `kachel`, on all its threads; `tls`; `admin`.
+//! Downstream: `form` makes a line of each; `queue` keeps it until the thread of the log writes it.
 //!
 //! ```text
-//! 2026-11-26T22:44:54.123Z info: kachel 0.1.0 listens on 127.0.0.1:11211 with 2 threads
-//! <6>kachel 0.1.0 listens on 127.0.0.1:11211 with 2 threads       to systemd's journal
+//! any thread --> form --> queue --> the thread of the log --> standard error
+//!                  |                                              ^
+//!                  +-----------(before there is that thread)------+
 //! ```
 //!
-//! The time is UTC. The journal notes its own time, and takes the level from the number
-//! (`sd-daemon(3)`).
-//!
 //! Invariants:
-//! - I1  A line of [`log_line`] is no longer than a pipe takes as one piece, so a pipe with room
-//!   takes all of it without waiting.
+//! - L1  From the moment when the thread of the log runs, no other thread waits for standard error:
+//!   a full pipe, a stopped terminal or a slow disk stops no shard, and not the end of the process.
+//! - L2  No line has a key of a client, or another part of what it stores.
 
 use std::fmt;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::sync::{Mutex, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
-/// Bytes of a line, its end included: PIPE_BUF of Linux (I1).
-const LINE_BYTES_MAX: usize = 4096;
+mod form;
+mod queue;
+
+use form::Form;
+use queue::{LineQueue, Subject, Taken};
 
 /// The variable in which systemd names the device and the inode of its journal's stream.
 const JOURNAL_ENV: &str = "JOURNAL_STREAM";
 
-const DAY_SECONDS: u64 = 24 * 60 * 60;
+/// How long the end of the process waits until its last lines are written. A guess: a reader that
+/// takes none for so long has stopped.
+const END_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Only one thread writes a line at a time, because a ready pipe may have room for only one.
-static ONE: Mutex<()> = Mutex::new(());
+/// The stack of the thread of the log, in bytes. It only writes.
+const STACK_BYTES: usize = 128 << 10;
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +50,10 @@ pub enum Level {
     Warning,
     /// An event of normal operation.
     Info,
+    /// An event of a single connection.
+    Debug,
+    /// An event inside the server.
+    Trace,
 }
 
 impl Level {
@@ -51,6 +62,8 @@ impl Level {
             Self::Error => "error",
             Self::Warning => "warning",
             Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
         }
     }
 
@@ -60,35 +73,182 @@ impl Level {
             Self::Error => 3,
             Self::Warning => 4,
             Self::Info => 6,
+            Self::Debug | Self::Trace => 7,
+        }
+    }
+
+    /// How often `-v` must be given for lines about clients of this level.
+    const fn verbosity(self) -> u8 {
+        match self {
+            Self::Error | Self::Warning => 0,
+            Self::Info => 1,
+            Self::Debug => 2,
+            Self::Trace => 3,
         }
     }
 }
 
-/// Writes a line to standard error. It waits until standard error takes it, and [`log_line`] does
-/// not wait for it meanwhile.
-pub fn log(level: Level, text: fmt::Arguments<'_>) {
-    let line = line(level, text);
-    // Nobody is left who could be told that standard error is closed.
-    let _lost = std::io::stderr().write_all(line.as_bytes());
+/// How lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Time, level and sentence.
+    #[default]
+    Text,
+    /// An object of JSON a line, which has the fields, too.
+    Json,
 }
 
-/// Writes a line to standard error, or drops it if standard error cannot take it now: a full pipe,
-/// or a terminal that is stopped. Cost: two system calls.
-///
-/// It may still wait if another process fills the same pipe at that moment.
-pub fn log_line(level: Level, text: &str) {
-    debug_assert!(!text.ends_with('\n'), "the end of the line comes here");
-    let _dropped = write_if_taken(rustix::stdio::stderr(), &line(level, format_args!("{text}")));
+/// A part of a sentence that a program may want to read. Only lines of JSON have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogField<'a> {
+    name: &'static str,
+    value: LogValue<'a>,
 }
 
-/// The line with its end, in the form for whatever reads standard error.
-fn line(level: Level, text: fmt::Arguments<'_>) -> String {
-    static FOR_JOURNAL: OnceLock<bool> = OnceLock::new();
-    if *FOR_JOURNAL.get_or_init(is_journal) {
-        return format!("<{}>{text}\n", level.number());
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogValue<'a> {
+    Text(&'a str),
+    Number(u64),
+}
+
+impl<'a> LogField<'a> {
+    /// A text, of any bytes that are UTF-8. The name has lower-case letters and underscores.
+    pub const fn text(name: &'static str, text: &'a str) -> Self {
+        Self { name, value: LogValue::Text(text) }
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{} {}: {text}\n", Stamp(now.as_millis()), level.name())
+
+    /// A number.
+    pub const fn number(name: &'static str, number: u64) -> Self {
+        Self { name, value: LogValue::Number(number) }
+    }
+}
+
+/// The log of the process.
+struct Log {
+    is_json: AtomicBool,
+    /// How often `-v` was given.
+    verbosity: AtomicU8,
+    /// Whether the thread of the log runs (L1).
+    has_thread: AtomicBool,
+    queue: LineQueue,
+}
+
+static LOG: Log = Log {
+    is_json: AtomicBool::new(false),
+    verbosity: AtomicU8::new(0),
+    has_thread: AtomicBool::new(false),
+    queue: LineQueue::new(),
+};
+
+/// Sets how lines are written from now on, and which lines about clients: those that `-v` shows if
+/// it is given `verbosity` times.
+pub fn set_log(format: LogFormat, verbosity: u32) {
+    LOG.is_json.store(format == LogFormat::Json, Ordering::Relaxed);
+    LOG.verbosity.store(u8::try_from(verbosity).unwrap_or(u8::MAX), Ordering::Relaxed);
+}
+
+/// Starts the thread of the log (L1). The signals of the process must be blocked, and the process
+/// must not fork later.
+///
+/// Errors: there can be no further thread.
+pub fn start_log() -> io::Result<()> {
+    let builder = thread::Builder::new().name("log".into()).stack_size(STACK_BYTES);
+    builder.spawn(|| write_always(&LOG.queue, rustix::stdio::stderr()))?;
+    LOG.has_thread.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Writes a line about the process. Before [`start_log`] it waits until standard error takes the
+/// line; later it never waits, and a line is lost only if a thousand wait before it (L1).
+pub fn log(level: Level, sentence: fmt::Arguments<'_>, fields: &[LogField<'_>]) {
+    LOG.write(Subject::Process, level, sentence, fields);
+}
+
+/// Writes a line about a client, if `-v` asks for such lines and there were not too many of them in
+/// this second. A line too many is counted, and a later one says how many were lost. It never waits
+/// after [`start_log`] (L1).
+///
+/// Cost: a load, or a few allocations, and a system call if the thread of the log sleeps.
+pub fn log_client(level: Level, sentence: fmt::Arguments<'_>, fields: &[LogField<'_>]) {
+    let is_wanted = level.verbosity() <= LOG.verbosity.load(Ordering::Relaxed);
+    if is_wanted && LOG.queue.admits_client(Instant::now()) {
+        LOG.write(Subject::Client, level, sentence, fields);
+    }
+}
+
+/// The lines that were lost since the start of the process.
+pub fn lost_log_lines() -> u64 {
+    LOG.queue.lost()
+}
+
+/// Waits until the lines so far are written, for at most a second. Without it the end of the
+/// process, or of its standard error, may lose the last ones.
+pub fn finish_log() {
+    if LOG.has_thread.load(Ordering::Acquire) {
+        LOG.queue.finish(END_TIME_MAX);
+    }
+}
+
+impl Log {
+    fn write(
+        &self,
+        subject: Subject,
+        level: Level,
+        sentence: fmt::Arguments<'_>,
+        fields: &[LogField<'_>],
+    ) {
+        let line = self.line(level, sentence, fields);
+        if self.has_thread.load(Ordering::Acquire) {
+            return self.queue.offer(subject, line, Instant::now());
+        }
+        // Nobody is left who could be told that standard error is closed.
+        let _lost = io::stderr().write_all(line.as_bytes());
+    }
+
+    fn line(&self, level: Level, sentence: fmt::Arguments<'_>, fields: &[LogField<'_>]) -> String {
+        static IS_FOR_JOURNAL: OnceLock<bool> = OnceLock::new();
+        let is_json = self.is_json.load(Ordering::Relaxed);
+        let format = if is_json { LogFormat::Json } else { LogFormat::Text };
+        let form = Form { format, is_for_journal: *IS_FOR_JOURNAL.get_or_init(is_journal) };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        form.line(since_1970, level, sentence, fields)
+    }
+}
+
+/// The thread of the log: writes the lines of a queue until the process ends.
+fn write_always(queue: &LineQueue, out: impl AsFd) {
+    loop {
+        let line = match queue.take() {
+            Taken::Line(line) => line,
+            Taken::Lost(count) => {
+                let fields = [LogField::number("lost", count)];
+                LOG.line(
+                    Level::Warning,
+                    format_args!("{count} lines of the log were lost"),
+                    &fields,
+                )
+            }
+        };
+        if write_whole(&out, line.as_bytes()).is_err() {
+            queue.note_unwritten();
+        }
+    }
+}
+
+/// Writes all bytes, also to a file that another process has set to not wait.
+fn write_whole(out: impl AsFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(&out, bytes) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let _any = poll(&mut [PollFd::new(&out, PollFlags::OUT)], None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Whether standard error is the stream that systemd has opened to its journal.
@@ -98,100 +258,51 @@ fn is_journal() -> bool {
     std::env::var_os(JOURNAL_ENV).is_some_and(|named| named == own.as_str())
 }
 
-/// Milliseconds since 1970, shown by RFC 3339.
-struct Stamp(u128);
-
-impl fmt::Display for Stamp {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = u64::try_from(self.0 / 1000).unwrap_or(0);
-        let (year, month, day) = date(seconds / DAY_SECONDS);
-        let (hour, minute) = (seconds % DAY_SECONDS / 3600, seconds / 60 % 60);
-        let (second, millisecond) = (seconds % 60, self.0 % 1000);
-        write!(
-            formatter,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z"
-        )
-    }
-}
-
-/// The year, month and day of a day that is counted from 1970-01-01.
-///
-/// Years are counted from March, so that the day of a leap year is the last one. Four hundred
-/// years have 146,097 days.
-fn date(day: u64) -> (u64, u64, u64) {
-    const DAYS_BEFORE_1970: u64 = 719_468; // Since 0000-03-01.
-    let day = day + DAYS_BEFORE_1970;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153; // 0 is March.
-    let day_of_month = day - (153 * month + 2) / 5 + 1;
-    let is_next_year = month >= 10;
-    let month = if is_next_year { month - 9 } else { month + 3 };
-    (400 * era + year + u64::from(is_next_year), month, day_of_month)
-}
-
-/// Writes `line`, which has its end, if that does not wait. Returns `false` if it would wait, or
-/// failed.
-fn write_if_taken(file: impl AsFd, line: &str) -> bool {
-    debug_assert!(line.ends_with('\n'), "a line has an end");
-    let mut bytes = [0; LINE_BYTES_MAX];
-    let count = line.len().min(LINE_BYTES_MAX); // I1
-    bytes[..count].copy_from_slice(&line.as_bytes()[..count]);
-    bytes[count - 1] = b'\n';
-    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let mut asked = [PollFd::new(&file, PollFlags::OUT)];
-    let has_room = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    let is_ready = has_room == Ok(1) && asked[0].revents().contains(PollFlags::OUT);
-    is_ready && rustix::io::write(&file, &bytes[..count]) == Ok(count)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Read as _;
 
-    #[test]
-    fn lines_that_a_pipe_has_no_room_for_are_dropped() {
-        let (mut reader, writer) = std::io::pipe().expect("a pipe");
-        let line = "x".repeat(1_000) + "\n";
-        let taken = (0..10_000).take_while(|_| write_if_taken(&writer, &line)).count();
-        assert!((1..10_000).contains(&taken), "{taken} lines");
-        let mut read = vec![0; 1_001 * taken];
-        reader.read_exact(&mut read).expect("all of them");
-        assert!(read.chunks(1_001).all(|read| read == line.as_bytes()));
-        assert!(write_if_taken(&writer, "again\n"), "there is room");
-        let long = "long".repeat(LINE_BYTES_MAX) + "\n";
-        assert!(write_if_taken(&writer, &long), "it is cut");
-        drop(writer);
-        let mut rest = Vec::new();
-        reader.read_to_end(&mut rest).expect("the rest");
-        assert_eq!(rest.len(), "again\n".len() + LINE_BYTES_MAX);
-        assert!(rest.ends_with(b"n\n"));
-    }
+    use super::*;
 
+    /// L1. The fault: a line waited until standard error took it.
     #[test]
-    fn a_line_has_a_time_and_a_level() {
-        let line = line(Level::Warning, format_args!("-k: {}", "not locked"));
-        let (stamp, text) = line.split_once(' ').expect("a time");
-        assert_eq!(text, "warning: -k: not locked\n");
-        assert!(stamp.len() == 24 && stamp.starts_with("20") && stamp.ends_with('Z'), "{stamp}");
-    }
-
-    /// The dates are those of `date -u -d @SECONDS`.
-    #[test]
-    fn a_time_is_shown_as_other_programs_show_it() {
-        for (seconds, shown) in [
-            (0, "1970-01-01T00:00:00.000Z"),
-            (951_782_399, "2000-02-28T23:59:59.000Z"),
-            (951_782_400, "2000-02-29T00:00:00.000Z"),
-            (1_709_210_096, "2024-02-29T12:34:56.000Z"),
-            (1_735_689_599, "2024-12-31T23:59:59.000Z"),
-            (1_795_732_800, "2026-11-26T22:40:00.000Z"),
-            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
-        ] {
-            assert_eq!(Stamp(seconds * 1000).to_string(), shown, "{seconds}");
+    fn a_reader_that_has_stopped_stops_no_thread_that_logs() {
+        static QUEUE: LineQueue = LineQueue::new();
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        thread::spawn(move || write_always(&QUEUE, writer));
+        let line = "x".repeat(1000) + "\n";
+        // A pipe takes 64 lines.
+        for _ in 0..2 * queue::LINES_MAX {
+            QUEUE.offer(Subject::Process, line.clone(), Instant::now());
         }
-        assert_eq!(Stamp(1_789).to_string(), "1970-01-01T00:00:01.789Z");
+        assert!(QUEUE.lost() > 0, "they do not fit");
+        let kept = 2 * queue::LINES_MAX - usize::try_from(QUEUE.lost()).expect("some");
+        let mut read = vec![0; kept * line.len()];
+        reader.read_exact(&mut read).expect("all that were kept");
+        assert!(read.chunks(line.len()).all(|read| read == line.as_bytes()));
+        let mut told = [0; 128];
+        let count = reader.read(&mut told).expect("the line about the others");
+        let told = String::from_utf8_lossy(&told[..count]).into_owned();
+        let expected = format!(" {} lines of the log were lost\n", QUEUE.lost());
+        assert!(told.ends_with(&expected), "{told}");
+        drop(reader);
+        // Closed standard error: the lines are counted, and the thread goes on.
+        let before = QUEUE.lost();
+        QUEUE.offer(Subject::Process, line.clone(), Instant::now());
+        QUEUE.finish(Duration::from_secs(60));
+        assert_eq!(QUEUE.lost(), before + 1);
+    }
+
+    #[test]
+    fn a_file_that_does_not_wait_gets_whole_lines() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        rustix::io::ioctl_fionbio(&writer, true).expect("set");
+        let long = vec![b'x'; 1 << 20];
+        thread::scope(|scope| {
+            scope.spawn(|| write_whole(writer, &long).expect("written"));
+            let mut read = Vec::new();
+            reader.read_to_end(&mut read).expect("read");
+            assert!(read == long);
+        });
     }
 }

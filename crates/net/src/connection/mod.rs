@@ -71,6 +71,18 @@ pub enum CloseReason {
     Shutdown,
 }
 
+impl CloseReason {
+    /// The reason as memcached names it in its log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Normal => "normal",
+            Self::IdleTimeout => "idle_timeout",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
 /// The event for which a connection's next request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {

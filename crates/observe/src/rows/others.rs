@@ -1,4 +1,4 @@
-//! The rows of `stats` and `stats kachel` that TLS and the pipe count.
+//! The rows of `stats` and `stats kachel` that TLS, the pipe and the log count.
 //!
 //! Upstream:   `kachel`, which knows whether there is TLS or a pipe, and reads their counts.
 //! Downstream: the sinks, between the rows of the tables `general` and `own`.
@@ -61,6 +61,12 @@ pub fn tls_rows(numbers: &TlsNumbers) -> Vec<Row<'static>> {
     };
     rows.extend(numbers.expires_s.map(expires));
     rows
+}
+
+/// The row of the server's own log. `lost` lines were not written.
+pub fn log_rows(lost: u64) -> Vec<Row<'static>> {
+    let help = "Lines of the server's own log that were lost: too many, or nobody took them.";
+    vec![Row::counter("kachel_log_lines_lost", lost, help)]
 }
 
 /// The counts of the pipe.

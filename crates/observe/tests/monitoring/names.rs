@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use kachel_observe::{
     HottestKeys, Metrics, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals, class_metrics,
-    general, hot_key_metrics, own, pipe_rows, process_metrics, tls_rows,
+    general, hot_key_metrics, log_rows, own, pipe_rows, process_metrics, tls_rows,
 };
 
 const FACTS: ProcessFacts<'_> = ProcessFacts {
@@ -112,7 +112,7 @@ pub(crate) fn metrics() -> Vec<Metric> {
     let tls = TlsNumbers { new_sessions: Some(0), expires_s: Some(0), ..TlsNumbers::default() };
     let mut all: Vec<Metric> = Vec::new();
     for (text, group) in [
-        (text(&[]), Group::Own),
+        (text(&log_rows(0)), Group::Own),
         (class_metrics(&[]), Group::Classes),
         (hot_key_metrics(&HottestKeys::default()), Group::HotKeys),
         (text(&tls_rows(&tls)), Group::Tls),

@@ -29,6 +29,7 @@ use crate::clients::Clients;
 use crate::connections::arrive::Arrivals;
 use crate::connections::memory::refund_all;
 use crate::context::Context;
+use crate::cores::options::ClientEvent;
 use crate::waiting::mailboxes::{Adopted, Mailboxes};
 
 /// The most ticks in which a shard tries to hand a connection over.
@@ -94,6 +95,9 @@ impl Acceptor {
         debug_assert!(clients.connections.find(socket).is_none(), "a new socket is no client's");
         if self.stopping || !context.shared.admit() {
             context.counters.connections_rejected.add(1);
+            if let Some(tell) = context.shared.options.tell_client {
+                tell(SocketName { peer, descriptor: io.descriptor(socket) }, ClientEvent::Refused);
+            }
             let mut block = clients.blocks.take();
             block.put(Reply::TooManyConnections.bytes());
             io.send(socket, block);
@@ -302,6 +306,8 @@ fn hand_one_over<E: Engine>(
     if let Some(turn) = login.and_then(|login| login.turn) {
         context.change_attempts(|attempts| attempts.leave(turn));
     }
+    let (from, to) = (context.core, leaving.adopter);
+    context.tell_client(connection, ClientEvent::Moved { from, to });
     let closed = clients.connections.close(connection);
     let input = closed.map_or_else(Vec::new, |mut closed| {
         refund_all(context, &closed);

@@ -19,7 +19,7 @@ use crate::connections::memory::is_too_much_pinned;
 use crate::connections::send::Sending;
 use crate::connections::slowest::Slowest;
 use crate::context::Context;
-use crate::cores::options::ClosedClient;
+use crate::cores::options::ClientEvent;
 
 /// A connection whose time is up, and what it was too slow with; `None`: it was idle.
 type Late = (ConnectionIndex, Option<Overdue>);
@@ -132,11 +132,7 @@ fn close_slow<I: Io, E: Engine>(
 ) {
     debug_assert!(on.clients.connections.get(connection).is_some(), "it is closed once");
     on.context.counters.closes(overdue.with).add(1);
-    if let Some(tell) = on.context.shared.options.tell_closed
-        && let Some(open) = on.clients.connections.get(connection)
-    {
-        tell(&ClosedClient { name: on.io.name(open.socket()), overdue });
-    }
+    on.context.tell_client(connection, ClientEvent::TooSlow(overdue));
     on.close(connection, CloseReason::Error);
 }
 

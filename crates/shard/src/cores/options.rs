@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kachel_engine::Copies;
 use kachel_host::Usage;
 use kachel_io::{DirectIoRefusal, SocketName};
-use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
+use kachel_net::{CloseReason, CoreIndex, Endpoints, Overdue, PINNED_PERCENT_MAX};
 use kachel_observe::Row;
 use kachel_wire::ObserverSet;
 
@@ -118,8 +118,8 @@ pub struct SharedOptions {
     pub sockets: Vec<OpenSocket>,
     /// How requests over UDP are answered.
     pub udp: UdpOptions,
-    /// Reports a client that was closed for being slow to the operator (`-v`). It must not block.
-    pub tell_closed: Option<fn(&ClosedClient)>,
+    /// Reports what happens to clients to the operator (`-v`). It must not block.
+    pub tell_client: Option<fn(SocketName, ClientEvent)>,
     /// A function that the server calls when the files of a folder use the page cache, because
     /// direct I/O is refused there.
     pub tell_direct_io_refused: Option<fn(&DirectIoRefusal)>,
@@ -155,7 +155,7 @@ impl Default for SharedOptions {
             listeners: Vec::new(),
             sockets: Vec::new(),
             udp: UdpOptions::default(),
-            tell_closed: None,
+            tell_client: None,
             tell_direct_io_refused: None,
             pid: 1,
             usage: Usage::default,
@@ -189,13 +189,26 @@ impl SharedOptions {
     }
 }
 
-/// A client that was closed for being slow.
+/// What happens to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClosedClient {
-    /// The socket of the client.
-    pub name: SocketName,
-    /// The limit that the client has exceeded.
-    pub overdue: Overdue,
+pub enum ClientEvent {
+    /// It is refused: the process has as many clients as it may have (`-c`), or ends.
+    Refused,
+    /// Its user or its password is wrong.
+    LoginFailed,
+    /// It is closed, because it has exceeded a limit of time. `Closed` follows.
+    TooSlow(Overdue),
+    /// Its connection is accepted.
+    Opened,
+    /// Its connection closes.
+    Closed(CloseReason),
+    /// Another core serves it from now on.
+    Moved {
+        /// The core that served it.
+        from: CoreIndex,
+        /// The core that serves it.
+        to: CoreIndex,
+    },
 }
 
 /// A socket on which the process waits for clients or datagrams.

@@ -17,6 +17,7 @@ use kachel_wire::format::log::{self, LogItem, LogPosition, StoreFields};
 
 use crate::context::Context;
 use crate::cores::crawler::CrawlerRun;
+use crate::cores::options::ClientEvent;
 
 /// A request that was executed, as the log shows it.
 #[derive(Clone, Copy, Debug)]
@@ -236,20 +237,23 @@ impl Context {
         self.log.name(connection).peer
     }
 
+    /// Tells the operator what happens to an open connection, if the operator wants to know.
+    pub(crate) fn tell_client(&self, connection: ConnectionIndex, event: ClientEvent) {
+        if let Some(tell) = self.shared.options.tell_client {
+            tell(self.log.name(connection), event);
+        }
+    }
+
     /// Writes the line of a connection that was accepted.
     pub(crate) fn log_opened(&self, connection: ConnectionIndex) {
+        self.tell_client(connection, ClientEvent::Opened);
         self.log_connection(connection, None);
     }
 
     /// Writes the line of a connection that closes.
     pub(crate) fn log_closed(&self, connection: ConnectionIndex, reason: CloseReason) {
-        let reason = match reason {
-            CloseReason::Error => "error",
-            CloseReason::Normal => "normal",
-            CloseReason::IdleTimeout => "idle_timeout",
-            CloseReason::Shutdown => "shutdown",
-        };
-        self.log_connection(connection, Some(reason));
+        self.tell_client(connection, ClientEvent::Closed(reason));
+        self.log_connection(connection, Some(reason.name()));
     }
 
     fn log_connection(&self, connection: ConnectionIndex, reason: Option<&str>) {

@@ -19,6 +19,7 @@ use kachel_wire::{Login, Reply, parse_login};
 
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::cores::options::ClientEvent;
 
 /// The result of the check of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,7 @@ impl<P: ReadValue> LoggingIn<'_, P> {
                     clients.with(connection, Connection::log_in); // I1
                 } else {
                     context.counters.auth_errors.add(1);
+                    context.tell_client(connection, ClientEvent::LoginFailed);
                 }
                 let reply = if is_known { Reply::Stored } else { Reply::AuthFailure };
                 clients.text(connection, reply.bytes());

@@ -19,6 +19,7 @@ use kachel_net::{CloseReason, Connection, SaslMessage, SaslStep, Users};
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryStatus, SaslParsed, SaslRequest, parse_sasl};
 
+use crate::cores::options::ClientEvent;
 use crate::serve::login::LoggingIn;
 
 impl<P: ReadValue> LoggingIn<'_, P> {
@@ -112,6 +113,9 @@ impl<P: ReadValue> LoggingIn<'_, P> {
         if !matches!(step, SaslStep::Continue(_)) {
             counters.auth_cmds.add(1);
             counters.auth_errors.add(u64::from(*step == SaslStep::Unknown));
+        }
+        if *step == SaslStep::Unknown {
+            self.context.tell_client(self.connection, ClientEvent::LoginFailed);
         }
         if *step == SaslStep::Known {
             self.clients.with(self.connection, Connection::log_in); // I1

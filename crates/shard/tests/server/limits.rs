@@ -3,9 +3,9 @@
 
 use std::cell::RefCell;
 
-use kachel_io::FarEnd;
-use kachel_net::{ClientLimits, Overdue, TooSlow};
-use kachel_shard::{ClosedClient, PlainOptions};
+use kachel_io::{FarEnd, SocketName};
+use kachel_net::{ClientLimits, CloseReason, Overdue, TooSlow};
+use kachel_shard::{ClientEvent, PlainOptions};
 
 use kachel_testkit::{World, WorldOptions};
 
@@ -15,16 +15,26 @@ const VALUE_BYTES: usize = 900_000;
 
 thread_local! {
     /// What the operator was told by the servers of this test.
-    static TOLD: RefCell<Vec<ClosedClient>> = const { RefCell::new(Vec::new()) };
+    static TOLD: RefCell<Vec<ClientEvent>> = const { RefCell::new(Vec::new()) };
 }
 
-fn tell(closed: &ClosedClient) {
-    TOLD.with_borrow_mut(|told| told.push(*closed));
+fn tell(_: SocketName, event: ClientEvent) {
+    TOLD.with_borrow_mut(|told| told.push(event));
+}
+
+/// What the operator was told since the last call: the clients that were too slow.
+fn told_slow() -> Vec<Overdue> {
+    let told = TOLD.with_borrow_mut(std::mem::take).into_iter();
+    let slow = told.filter_map(|event| match event {
+        ClientEvent::TooSlow(overdue) => Some(overdue),
+        _ => None,
+    });
+    slow.collect()
 }
 
 fn world(limits: ClientLimits) -> World {
-    let tell_closed: Option<fn(&ClosedClient)> = Some(tell);
-    World::new(WorldOptions { limits, tell_closed, ..WorldOptions::default() })
+    let tell_client: Option<fn(SocketName, ClientEvent)> = Some(tell);
+    World::new(WorldOptions { limits, tell_client, ..WorldOptions::default() })
 }
 
 /// A second goes by; then the seconds are counted after which the client is closed.
@@ -56,8 +66,7 @@ fn ends(limits: ClientLimits, first: &[u8]) -> (Option<u32>, [u64; 4], Vec<Overd
     client.write(first);
     let seconds = seconds_until_closed(&mut world, &client);
     let counted = counted(&mut world);
-    let told = TOLD.with_borrow_mut(std::mem::take);
-    (seconds, counted, told.iter().map(|told| told.overdue).collect())
+    (seconds, counted, told_slow())
 }
 
 fn told(with: TooSlow, seconds: u32) -> Vec<Overdue> {
@@ -136,8 +145,7 @@ fn unread(limits: ClientLimits) -> (Option<u32>, [u64; 4], Vec<Overdue>) {
     client.write("get k\r\n".repeat(10).as_bytes());
     let seconds = seconds_until_closed(&mut world, &client);
     let counted = counted(&mut world);
-    let told = TOLD.with_borrow_mut(std::mem::take);
-    (seconds, counted, told.iter().map(|told| told.overdue).collect())
+    (seconds, counted, told_slow())
 }
 
 #[test]
@@ -157,12 +165,12 @@ fn replies_may_stay_unread_as_long_as_their_limit_says() {
 fn holders_closed(pinned_percent: u32) -> (u64, [u64; 4], Vec<Overdue>) {
     const CLIENTS: usize = 20;
     let limits = ClientLimits { reader_s: 0, ..ClientLimits::default() };
-    let tell_closed: Option<fn(&ClosedClient)> = Some(tell);
+    let tell_client: Option<fn(SocketName, ClientEvent)> = Some(tell);
     let memory_bytes = 30 << 20;
     let options = WorldOptions {
         limits,
         plain: PlainOptions { pinned_percent, ..PlainOptions::default() },
-        tell_closed,
+        tell_client,
         memory_bytes,
         ..WorldOptions::default()
     };
@@ -185,9 +193,9 @@ fn holders_closed(pinned_percent: u32) -> (u64, [u64; 4], Vec<Overdue>) {
         (0..=CLIENTS).for_each(|_| world.turn());
     }
     let closed = clients.iter().filter(|client| client.is_closed()).count();
-    let told = TOLD.with_borrow_mut(std::mem::take);
+    let told = told_slow();
     let counted = counted(&mut world);
-    (closed as u64, counted, told.iter().map(|told| told.overdue).collect())
+    (closed as u64, counted, told)
 }
 
 #[test]
@@ -219,4 +227,29 @@ fn what_was_counted_begins_anew_with_a_reset() {
     let client = world.connect();
     assert_eq!(world.ask(&client, b"stats reset\r\n"), b"RESET\r\n");
     assert_eq!(counted(&mut world), [0; 4]);
+}
+
+#[test]
+fn the_operator_is_told_what_happens_to_each_client() {
+    let tell_client: Option<fn(SocketName, ClientEvent)> = Some(tell);
+    let plain = PlainOptions { connections_max: 1, ..PlainOptions::default() };
+    let limits = ClientLimits { line_s: 1, ..ClientLimits::default() };
+    let options = WorldOptions { limits, plain, tell_client, ..WorldOptions::default() };
+    let mut world = World::new(options);
+    let told = |world: &mut World| {
+        world.settle();
+        TOLD.with_borrow_mut(std::mem::take)
+    };
+    let first = world.connect();
+    assert_eq!(told(&mut world), [ClientEvent::Opened]);
+    let _second = world.connect();
+    assert_eq!(told(&mut world), [ClientEvent::Refused]);
+    first.write(b"quit\r\n");
+    assert_eq!(told(&mut world), [ClientEvent::Closed(CloseReason::Normal)]);
+    let late = world.connect();
+    late.write(b"get a_lin");
+    assert!(seconds_until_closed(&mut world, &late).is_some());
+    let told = told(&mut world);
+    assert!(matches!(told[1], ClientEvent::TooSlow(Overdue { with: TooSlow::Line, .. })));
+    assert_eq!((told[0], told[2]), (ClientEvent::Opened, ClientEvent::Closed(CloseReason::Error)));
 }

@@ -319,10 +319,15 @@ impl Server {
 
     /// The server's output; if there was a panic, the output from the panic on.
     pub fn last_words(&self) -> String {
-        let log = fs::read(self.folder.path().join(LOG)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&log);
+        let text = self.log();
         let from = text.find("panicked").unwrap_or(0);
         text[from..].chars().take(LAST_WORDS_CHARS).collect()
+    }
+
+    /// All of the server's output so far.
+    pub fn log(&self) -> String {
+        let log = fs::read(self.folder.path().join(LOG)).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
     }
 }
 

@@ -35,12 +35,23 @@ impl RawTerminal {
         let size = tcgetwinsize(io::stdout()).ok()?;
         (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
     }
+
+    /// A function that gives the modes back that the terminal had (K1): for a panic, which may end
+    /// the process before anything is dropped.
+    pub fn restorer(&self) -> impl Fn() + Send + Sync + use<> {
+        let before = self.before.clone();
+        move || restore(&before)
+    }
 }
 
 impl Drop for RawTerminal {
     /// K1.
     fn drop(&mut self) {
-        // If the terminal is gone, nothing needs its modes.
-        let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.before);
+        restore(&self.before);
     }
+}
+
+fn restore(before: &Termios) {
+    // If the terminal is gone, nothing needs its modes.
+    let _ = tcsetattr(io::stdin(), OptionalActions::Drain, before);
 }

@@ -44,6 +44,14 @@ pub(crate) fn finding(view: &View) -> Finding {
     let told = |grade, sentence| Finding { grade, sentence };
     let reading = match view.standing() {
         Standing::Unknown => return told(Grade::Notable, "Waiting for the first answer.".into()),
+        Standing::Waits(seconds) => {
+            let time = shown_time(seconds);
+            let figures = match view.last() {
+                None => "the server is slow, or its name is not found",
+                Some(_) => "the figures are from before",
+            };
+            return told(Grade::Bad, format!("Waiting for an answer for {time}: {figures}."));
+        }
         Standing::Silent(seconds, why) => {
             let time = shown_time(seconds);
             return told(Grade::Bad, format!("No answer for {time}: {why}."));

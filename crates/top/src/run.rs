@@ -9,13 +9,13 @@
 //! signals -+
 //! ```
 //!
-//! The loop sleeps until an event comes. The threads end with the process: each waits in the kernel
-//! for something that may never come.
+//! The loop sleeps until an event comes, or it is time to say that none does. The threads end with
+//! the process: each waits in the kernel for something that may never come.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,9 @@ use crate::view::View;
 const EXIT_USAGE: u8 = 64;
 /// The time from one question to the next.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Without an event for so long, a frame is drawn that shows the wait. A server that answers makes
+/// an event each [`PERIOD`].
+const QUIET_TIME_MAX: Duration = Duration::from_millis(1500);
 /// Events that wait. More keys are read later.
 const EVENTS_MAX: usize = 16;
 /// The size of a frame on standard output.
@@ -44,8 +47,7 @@ const CONTROL_C: u8 = 3;
 const CONTROL_D: u8 = 4;
 
 enum Event {
-    /// An answer, and the seconds from the start at which it came.
-    Answer(f64, Result<Numbers, String>),
+    Answer(Result<Numbers, String>),
     /// Show the last answer again.
     Redraw,
     /// The user has seen enough.
@@ -83,14 +85,15 @@ fn print(text: &str) -> io::Result<()> {
 /// Prints the state once. Two answers are needed, for the rates.
 fn once(mut view: View, target: Target) -> io::Result<()> {
     let (tell, told) = sync_channel(EVENTS_MAX);
-    let until = Instant::now() + ONCE_TIME_MAX;
+    let start = Instant::now();
+    let until = start + ONCE_TIME_MAX;
     ask_always(target, tell)?;
     for _ in 0..2 {
         let left = until.saturating_duration_since(Instant::now());
         match told.recv_timeout(left) {
-            Ok(Event::Answer(at_s, answer)) => {
+            Ok(Event::Answer(answer)) => {
                 let reading = read(answer).map_err(io::Error::other)?;
-                view.take(at_s, Ok(reading));
+                view.take(start.elapsed().as_secs_f64(), Ok(reading));
             }
             Ok(Event::Redraw | Event::End) => unreachable!("only answers are told here"),
             Err(_) => return Err(ErrorKind::TimedOut.into()),
@@ -116,12 +119,17 @@ fn live(mut view: View, target: Target) -> io::Result<()> {
     show(&mut view, &screen, &told)
 }
 
+/// Draws a frame for each event. The asker may hang: the resolution of a name has no time limit,
+/// nor has a unix socket whose queue is full. So a frame shows the wait if there is no event.
 fn show(view: &mut View, screen: &Screen, told: &Receiver<Event>) -> io::Result<()> {
+    let start = Instant::now();
     loop {
-        match told.recv() {
-            Ok(Event::Answer(at_s, answer)) => view.take(at_s, read(answer)),
-            Ok(Event::Redraw) => {}
-            Ok(Event::End) | Err(_) => return Ok(()),
+        let event = told.recv_timeout(QUIET_TIME_MAX);
+        let now_s = start.elapsed().as_secs_f64();
+        match event {
+            Ok(Event::Answer(answer)) => view.take(now_s, read(answer)),
+            Ok(Event::Redraw) | Err(RecvTimeoutError::Timeout) => view.wait(now_s),
+            Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         screen.draw(&frame(view, screen.size()))?;
     }
@@ -133,14 +141,11 @@ fn read(answer: Result<Numbers, String>) -> Result<Reading, String> {
 
 /// Asks the server once a second.
 fn ask_always(target: Target, tell: SyncSender<Event>) -> io::Result<()> {
-    let start = Instant::now();
     let mut asker = Asker::new(target);
     let body = move || {
         loop {
             let asked = Instant::now();
-            let answer = asker.ask();
-            let at_s = start.elapsed().as_secs_f64();
-            if tell.send(Event::Answer(at_s, answer)).is_err() {
+            if tell.send(Event::Answer(asker.ask())).is_err() {
                 return;
             }
             thread::sleep(PERIOD.saturating_sub(asked.elapsed()));

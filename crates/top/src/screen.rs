@@ -5,7 +5,8 @@
 //!             knows (ECMA-48, xterm's private modes 7, 25 and 1049); `kachel_host` for its modes.
 //!
 //! Invariants:
-//! - S1  What was on the screen comes back, and the modes of the terminal, when this is dropped.
+//! - S1  What was on the screen comes back, and the modes of the terminal, when this is dropped,
+//!   and before the message of a panic, which ends the process.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -38,8 +39,19 @@ impl Screen {
     pub(crate) fn take() -> io::Result<Self> {
         let terminal = RawTerminal::take()?;
         let screen = Self { terminal };
+        screen.restore_at_panic();
         show(ENTER)?;
         Ok(screen)
+    }
+
+    /// Gives the terminal back before the message of a panic of any thread (S1).
+    fn restore_at_panic(&self) {
+        let (restore, tell) = (self.terminal.restorer(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |panic| {
+            let _ = show(LEAVE);
+            restore();
+            tell(panic);
+        }));
     }
 
     /// The size of the terminal, which may change at any time.
@@ -89,7 +101,59 @@ fn drawn(frame: &[Line]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::tcgetattr;
+
     use super::*;
+
+    /// Set for the process that panics in the test below.
+    const PANICS_ENV: &str = "KACHEL_TEST_PANICS";
+
+    /// S1. The fault: a panic left the terminal without echo, on another screen, and its message
+    /// was lost there.
+    #[test]
+    fn a_panic_gives_the_terminal_back() {
+        if std::env::var_os(PANICS_ENV).is_some() {
+            let _screen = Screen::take().expect("a terminal");
+            let _ = std::thread::spawn(|| panic!("a planted fault")).join();
+            std::process::exit(0); // As `panic = "abort"`: nothing is dropped.
+        }
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let master = openpt(flags).expect("a pseudo terminal");
+        grantpt(&master).and_then(|()| unlockpt(&master)).expect("its other end");
+        let name = ptsname(&master, Vec::new()).expect("a name");
+        let path = std::path::Path::new(name.to_str().expect("ASCII"));
+        let terminal = File::options().read(true).write(true).open(path).expect("a terminal");
+        let modes = || format!("{:?}", tcgetattr(&terminal).expect("its modes"));
+        let before = modes();
+        let end = || Stdio::from(terminal.try_clone().expect("it again"));
+        let name = "screen::tests::a_panic_gives_the_terminal_back";
+        let mut child = Command::new(std::env::current_exe().expect("a test is a program"))
+            .args(["--exact", name, "--nocapture"])
+            .env(PANICS_ENV, "1")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .expect("it starts");
+        // All that it writes fits into the terminal.
+        assert!(child.wait().expect("an end").success());
+        assert_eq!(modes(), before);
+        let mut told = Vec::new();
+        let mut part = [0; 4096];
+        let mut master = File::from(master);
+        while !told.windows(7).any(|window| window == b"planted") {
+            let count = master.read(&mut part).expect("what it has written");
+            told.extend_from_slice(&part[..count]);
+        }
+        let told = String::from_utf8_lossy(&told);
+        let places = [ENTER, LEAVE, "planted"].map(|text| told.find(text).expect(text));
+        assert!(places.is_sorted(), "{told}");
+    }
 
     #[test]
     fn a_frame_erases_the_one_before() {

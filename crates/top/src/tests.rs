@@ -237,3 +237,30 @@ fn what_is_no_server_is_refused() {
     let ending = Numbers::of_metrics(b"kachel_ready 0\nmemcached_up 0\n");
     assert!(Reading::of(&ending).is_err_and(|why| why.contains("starts or ends")));
 }
+
+/// The fault: while a name was resolved or a connection hung, the last frame said that all is well.
+#[test]
+fn a_wait_for_an_answer_is_shown() {
+    let [before, after] = of_stats(KACHEL);
+    let mut waits = view([before.clone(), after.clone()]);
+    let told = |view: &View| finding(view).sentence;
+    let before_wait = told(&waits);
+    waits.wait(2.5);
+    assert_eq!(told(&waits), before_wait);
+    let columns = waits.history.len();
+    for second in [3.1, 3.2, 3.3, 4.2, 63.0] {
+        waits.wait(second);
+        assert_eq!((waits.rates, waits.loads.is_empty()), (None, true));
+    }
+    let sentence = "Waiting for an answer for 1 min 2 s: the figures are from before.";
+    assert_eq!(told(&waits), sentence);
+    assert_eq!(waits.history.len(), columns + 3, "a column for each second that was drawn");
+    assert!(text(&waits, SIZE).contains("\nMemory "), "the last figures stay");
+    waits.take(64.0, Ok(Reading { uptime_s: after.uptime_s + 62.0, ..after }));
+    assert!(!told(&waits).starts_with("Waiting"), "{}", told(&waits));
+    let mut first = view([]);
+    assert_eq!(told(&first), "Waiting for the first answer.");
+    first.wait(7.0);
+    let sentence = "Waiting for an answer for 7 s: the server is slow, or its name is not found.";
+    assert_eq!(told(&first), sentence);
+}

@@ -13,6 +13,8 @@ use crate::reading::{Counts, Reading};
 
 /// The most seconds of history. A frame shows as many as fit.
 pub(crate) const HISTORY_MAX: usize = 240;
+/// Without an answer for so many seconds, the last figures are old, and the wait is shown.
+const WAIT_SHOWN_S: f64 = 2.0;
 /// For how many seconds a restart is shown.
 const RESTART_SHOWN_S: f64 = 15.0;
 
@@ -33,7 +35,10 @@ pub(crate) struct View {
     failure: Option<(f64, String)>,
     /// When the last restart was seen.
     restarted_at: Option<f64>,
-    /// The time of the last answer.
+    /// The time of the last answer, or of the start.
+    answered_s: f64,
+    /// The time of the last entry of the history.
+    noted_s: f64,
     now_s: f64,
 }
 
@@ -42,6 +47,9 @@ pub(crate) struct View {
 pub(crate) enum Standing<'v> {
     /// Nothing was answered yet.
     Unknown,
+    /// The last question has no answer yet, for these seconds; nor has any, if there is no last
+    /// reading.
+    Waits(f64),
     /// It does not answer, for these seconds and this reason.
     Silent(f64, &'v str),
     /// It answers.
@@ -53,13 +61,25 @@ impl View {
         let history = VecDeque::new();
         let (last, rates, failure, restarted_at) = (None, None, None, None);
         let loads = Vec::new();
-        Self { address, last, rates, loads, history, failure, restarted_at, now_s: 0.0 }
+        let (answered_s, noted_s, now_s) = (0.0, 0.0, 0.0);
+        Self {
+            address,
+            last,
+            rates,
+            loads,
+            history,
+            failure,
+            restarted_at,
+            answered_s,
+            noted_s,
+            now_s,
+        }
     }
 
     /// Takes an answer that came at `now_s` seconds.
     pub(crate) fn take(&mut self, now_s: f64, answer: Result<Reading, String>) {
         debug_assert!(now_s >= self.now_s, "time passes");
-        self.now_s = now_s;
+        (self.now_s, self.answered_s) = (now_s, now_s);
         self.rates = None;
         self.loads.clear();
         match answer {
@@ -79,6 +99,28 @@ impl View {
                 self.last = Some((now_s, reading));
             }
         }
+        self.note_second();
+    }
+
+    /// No answer has come until `now_s` seconds.
+    pub(crate) fn wait(&mut self, now_s: f64) {
+        debug_assert!(now_s >= self.now_s, "time passes");
+        self.now_s = now_s;
+        if self.is_waiting() {
+            self.rates = None;
+            self.loads.clear();
+            if now_s - self.noted_s >= 1.0 {
+                self.note_second();
+            }
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.now_s - self.answered_s >= WAIT_SHOWN_S
+    }
+
+    fn note_second(&mut self) {
+        self.noted_s = self.now_s;
         if self.history.len() == HISTORY_MAX {
             self.history.pop_front(); // V1
         }
@@ -86,6 +128,9 @@ impl View {
     }
 
     pub(crate) fn standing(&self) -> Standing<'_> {
+        if self.is_waiting() {
+            return Standing::Waits(self.now_s - self.answered_s);
+        }
         match (&self.failure, &self.last) {
             (Some((since_s, reason)), _) => Standing::Silent(self.now_s - since_s, reason),
             (None, Some((_, reading))) => Standing::Answers(reading),

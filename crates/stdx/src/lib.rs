@@ -16,6 +16,7 @@ mod json_text;
 mod landing;
 #[cfg(loom)]
 pub mod model;
+mod plain_http;
 mod plural;
 mod quiescence;
 mod size_classes;
@@ -36,6 +37,7 @@ pub use json_text::{put_json_text, shows_itself};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,
 };
+pub use plain_http::{HttpAnswer, http_question, printable};
 pub use plural::plural;
 pub use quiescence::{Place, Quiescence, Reader, Stamp};
 pub use size_classes::{SizeClassOptions, SizeClasses};

@@ -3,8 +3,7 @@
 //! Upstream:   `run`, once a second, on a thread of its own.
 //! Downstream: the server: a connection that stays open for `stats`, and one for each `/metrics`.
 //!
-//! The request to an admin address is one line of HTTP/1.0 with two headers, whose answer ends with
-//! the connection, so no part of HTTP is needed beside the status and the empty line.
+//! The request to an admin address is one of HTTP/1.0 (`kachel_stdx::http_question`).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,12 +11,16 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use kachel_stdx::{HttpAnswer, http_question, printable};
+
 use crate::arguments::Target;
-use crate::numbers::{ANSWER_BYTES_MAX, Numbers, escaped};
+use crate::numbers::{ANSWER_BYTES_MAX, Numbers};
 
 /// The time that all questions of one second have together (T2). A guess: a server that needs more
 /// cannot be shown.
 pub(crate) const ASK_TIME_MAX: Duration = Duration::from_secs(3);
+/// The most characters of a sentence of a server that are shown. A frame has a line for it.
+const SENTENCE_CHARACTERS_MAX: usize = 60;
 /// The most bytes of a file with a token. A server takes 512.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
@@ -178,23 +181,16 @@ fn metrics(authority: &str, token_file: Option<&Path>, until: Instant) -> Result
         Some(_) if !is_here => return Err("a token is sent only to 127.0.0.1 or ::1".into()),
         Some(path) => format!("Authorization: Bearer {}\r\n", token(path)?),
     };
-    let request = format!("GET /metrics HTTP/1.0\r\nHost: {authority}\r\n{token}\r\n");
+    let request = http_question(authority, "metrics", &token);
     let mut answer = Vec::new();
     Connection::Tcp(stream).exchange(request.as_bytes(), &mut answer, until, |_| false)?;
-    let end = b"\r\n\r\n";
-    let head = answer.windows(end.len()).position(|window| window == end);
-    let Some(head) = head.filter(|_| answer.starts_with(b"HTTP/1.")) else {
+    let Some(answer) = HttpAnswer::read(&answer) else {
         return Err("the answer is not HTTP".into());
     };
-    let status = answer.get(9..12).unwrap_or_default();
-    let body = &answer[head + end.len()..];
-    match status {
-        b"200" => Ok(Numbers::of_metrics(body)),
+    match answer.status {
+        b"200" => Ok(Numbers::of_metrics(answer.body)),
         b"401" => Err("the admin address needs a token: --token-file FILE".into()),
-        _ => {
-            let sentence = body.split(|&byte| byte == b'\n').next().unwrap_or_default();
-            Err(format!("status {}: {}", escaped(status, 3), escaped(sentence, 60)))
-        }
+        _ => Err(answer.sentence(SENTENCE_CHARACTERS_MAX)),
     }
 }
 
@@ -221,7 +217,7 @@ fn said(error: &io::Error) -> String {
             format!("no answer within {} s", ASK_TIME_MAX.as_secs())
         }
         ErrorKind::ConnectionRefused => "nothing listens there".into(),
-        _ => escaped(error.to_string().as_bytes(), 70),
+        _ => printable(error.to_string().as_bytes(), 70),
     }
 }
 
@@ -281,7 +277,7 @@ mod tests {
         assert_eq!(refused(b"STAT a 1\r\n", false), "the answer to stats has no end");
         assert_eq!(refused(b"+OK\r\n", true), "the answer is not HTTP");
         let page = b"HTTP/1.1 421 X\r\nA: b\r\n\r\nanother \x1b[31mname\n";
-        assert_eq!(refused(page, true), "status 421: another \\x1b[31mname");
+        assert_eq!(refused(page, true), "another \\x1b[31mname (421)");
         assert!(refused(b"HTTP/1.1 401 X\r\n\r\n", true).contains("--token-file"));
         let target = Target::Unix("/nonexistent/socket".into());
         assert!(Asker::new(target).ask().is_err());

@@ -16,8 +16,9 @@
 //! - T3  of the crate: lines are cut at the width, and the frame at its height. All is ASCII, so a
 //!   byte is a column.
 
+use kachel_stdx::printable;
+
 use crate::findings::{Grade, finding};
-use crate::numbers::escaped;
 use crate::reading::{Counts, Reading};
 use crate::units::{shown_bytes, shown_percent, shown_rate, shown_time, whole};
 use crate::view::{HISTORY_MAX, View};
@@ -75,7 +76,7 @@ pub(crate) fn frame(view: &View, size: Size) -> Vec<Line> {
 /// The address, the server and its age.
 fn who(view: &View) -> String {
     let Some(reading) = view.last() else { return view.address.clone() };
-    let version = |text: &str| escaped(text.as_bytes(), VERSION_CHARACTERS_MAX);
+    let version = |text: &str| printable(text.as_bytes(), VERSION_CHARACTERS_MAX);
     let memcached = version(&reading.version);
     let server = match &reading.kachel_version {
         Some(kachel) => format!("Kachel {} (as memcached {memcached})", version(kachel)),

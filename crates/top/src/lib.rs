@@ -13,7 +13,7 @@
 //!
 //! Invariants:
 //! - T1  Nothing that a server sends reaches the terminal, except numbers that were parsed, and
-//!   words of printable ASCII ([`escaped`](numbers::escaped)).
+//!   words of printable ASCII ([`kachel_stdx::printable`]).
 //! - T2  An answer has limits: [`ANSWER_BYTES_MAX`](numbers::ANSWER_BYTES_MAX) bytes, and
 //!   [`ASK_TIME_MAX`](asker::ASK_TIME_MAX).
 //! - T3  A frame has no line longer than the terminal is wide, and not more lines than it has.

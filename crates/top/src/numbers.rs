@@ -10,6 +10,8 @@
 
 use std::collections::BTreeMap;
 
+use kachel_stdx::printable;
+
 /// The most bytes of an answer. Servers send some thousand.
 pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// The most rows of the answers to one question.
@@ -76,7 +78,7 @@ impl Numbers {
             }
             let mut words = line.splitn(3, |&byte| byte == b' ');
             if words.next() != Some(b"STAT") {
-                return Err(format!("the server answers: {}", escaped(line, 60)));
+                return Err(format!("the server answers: {}", printable(line, 60)));
             }
             let (Some(name), Some(value)) = (words.next(), words.next()) else { continue };
             self.insert(name, value);
@@ -161,11 +163,6 @@ fn label<'s>(series: &'s [u8], name: &[u8]) -> &'s [u8] {
     let value = places.map_or(&[][..], |place| &series[place + wanted.len()..]);
     let end = value.iter().position(|&byte| byte == b'"').unwrap_or(value.len());
     &value[..end]
-}
-
-/// A text of a server in printable ASCII, at most `max` characters of it (T1).
-pub(crate) fn escaped(text: &[u8], max: usize) -> String {
-    text.escape_ascii().take(max).map(char::from).collect()
 }
 
 #[cfg(test)]

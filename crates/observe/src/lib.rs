@@ -13,6 +13,8 @@
 #![forbid(unsafe_code)]
 
 mod history;
+mod thresholds;
+mod figures;
 mod metrics;
 mod rows;
 mod log;
@@ -40,6 +42,7 @@ pub use class_metrics::{ClassNumbers, REQUEST_KINDS, class_metrics};
 pub use class_sums::ClassSums;
 pub use counters::{Counters, TICK_UNIT_NS, WAIT_UNIT_NS};
 pub use engine_counters::EngineCounters;
+pub use figures::{shown_bytes, shown_count, shown_percent, shown_rate, shown_time};
 pub use histogram::{Histogram, HistogramSum};
 pub use history::{
     Circumstances, CoreReading, CoreSample, Gauges, HOT_KEYS_MAX, HealthFinding, Newest,
@@ -49,7 +52,7 @@ pub use history::{
 pub use hot_metrics::hot_key_metrics;
 pub use kachel_wire::ObserverSet;
 pub use log::Log;
-pub use metrics::{Metrics, process_metrics};
+pub use metrics::{Metrics, process_metrics, series_of_rows};
 pub use observers::{
     CURVE_BYTES_PER_ENGINE, CURVE_ERROR_MAX, CURVE_KEYS_MIN, CURVE_SAMPLES_MIN, CurvePoint,
     CurveState, DRAWN_EVERY, HOT_KEYS_BYTES_PER_CORE, HOTTEST_MAX, HotKey, HotLists, HotRate,
@@ -65,5 +68,9 @@ pub use rows::others::{PipeNumbers, TlsNumbers, log_rows, pipe_rows, tls_rows};
 pub use rows::own::own;
 pub use rows::{Kind, ProcessFacts, Row, RowValue, Unit};
 pub use sizes::Sizes;
+pub use thresholds::{
+    CERTIFICATE_NEAR_DAYS, CONNECTIONS_NEAR, EVICTED_AGE_MIN_S, EVICTIONS_MIN, HOT_SHARE,
+    HOT_WARNING, MISSES_MANY, PIPE_FULL, THREADS_BUSY, UNREAD_PART,
+};
 pub use totals::Totals;
 pub use watchers::{Lines, TooManyWatchers, WatcherId, Watchers};

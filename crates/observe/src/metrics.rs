@@ -22,7 +22,9 @@ use std::fmt::Write as _;
 
 use crate::counters::{TICK_UNIT_NS, WAIT_UNIT_NS};
 use crate::histogram::HistogramSum;
-use crate::rows::{Kind, Row, RowValue, Unit};
+use crate::rows::general::general_table;
+use crate::rows::own::own_table;
+use crate::rows::{Kind, Row, RowValue, Stat, Unit};
 use crate::totals::Totals;
 
 /// The metrics of the exporter with one series, and the rows that they show.
@@ -321,6 +323,30 @@ impl Metrics {
             self.put(&own_name(&row.name, row.kind, row.unit), row.kind, row.help, "", &value);
         }
     }
+}
+
+/// The series of `/metrics` that show rows of `stats` and `stats kachel`, and the row of each. A
+/// row is the sum of its series, in seconds if it is a time. For programs that read `/metrics`.
+pub fn series_of_rows() -> Vec<(String, &'static str)> {
+    // Kachel's own rows have a metric of their own as well, and count once.
+    let exported = EXPORTED.iter().filter(|(_, row)| !row.starts_with("kachel_"));
+    let exported = exported.map(|(metric, row)| (metric.to_string(), *row));
+    let command = |command: &str, status: &str| {
+        format!("memcached_commands_total{{command=\"{command}\",status=\"{status}\"}}")
+    };
+    let commands = COMMANDS.iter().map(|(name, status, row)| (command(name, status), *row));
+    let sets = [("set", "hit"), ("cas", "hit"), ("cas", "miss"), ("cas", "badval")];
+    let sets = sets.map(|(name, status)| (command(name, status), "cmd_set"));
+    let is_own = |stat: &&Stat| {
+        let is_shown = EXPORTED.iter().any(|(_, row)| *row == stat.name)
+            || COMMANDS.iter().any(|(.., row)| *row == stat.name)
+            || stat.name == "cmd_set";
+        let has_metric = stat.kind != Kind::Info && !stat.help.is_empty();
+        has_metric && (!is_shown || stat.name.starts_with("kachel_"))
+    };
+    let own = general_table().chain(own_table()).filter(is_own);
+    let own = own.map(|stat| (own_name(stat.name, stat.kind, stat.unit), stat.name));
+    exported.chain(commands).chain(sets).chain(own).collect()
 }
 
 /// The name of a metric that only Kachel has, for a row.

@@ -44,7 +44,7 @@ const ROOMS: [(&str, &[&str]); 30] = [
     ("rocks", &[]),
     ("observe", &["io", "net", "wire", "engine"]),
     ("admin", &[]),
-    ("top", &[]),
+    ("top", &["observe"]),
     ("pipe", &["engine"]),
     ("shm", &[]),
     ("client", &[]),

@@ -16,11 +16,11 @@
 //! - T3  of the crate: lines are cut at the width, and the frame at its height. All is ASCII, so a
 //!   byte is a column.
 
+use kachel_observe::{Severity, shown_bytes, shown_count, shown_percent, shown_rate, shown_time};
 use kachel_stdx::printable;
 
-use crate::findings::{Grade, finding};
+use crate::findings::finding;
 use crate::reading::{Counts, Reading};
-use crate::units::{shown_bytes, shown_percent, shown_rate, shown_time, whole};
 use crate::view::{HISTORY_MAX, View};
 
 /// The width of the names of rows.
@@ -51,7 +51,7 @@ pub(crate) struct Line {
 pub(crate) enum Style {
     Plain,
     /// The finding.
-    Finding(Grade),
+    Finding(Severity),
 }
 
 /// The frame of a server. Every line is ASCII without control bytes, and fits (T3).
@@ -63,7 +63,7 @@ pub(crate) fn frame(view: &View, size: Size) -> Vec<Line> {
         let taken = 1 + texts.len();
         texts.extend(chart(view, size, size.lines.saturating_sub(taken)));
     }
-    let mut lines = vec![Line { text: finding.sentence, style: Style::Finding(finding.grade) }];
+    let mut lines = vec![Line { text: finding.sentence, style: Style::Finding(finding.severity) }];
     lines.extend(texts.into_iter().map(|text| Line { text, style: Style::Plain }));
     lines.truncate(size.lines);
     for line in &mut lines {
@@ -153,7 +153,7 @@ fn contents(reading: &Reading, rates: Option<&Counts>) -> Vec<String> {
     let refused = rate(|rates| rates.refused_stores);
     vec![
         format!("{:<NAME_COLUMNS$}{}", "Memory", memory(reading)),
-        row("Items", &[whole(reading.items), format!("{} each", shown_bytes(mean))]),
+        row("Items", &[shown_count(reading.items), format!("{} each", shown_bytes(mean))]),
         row("Evicted", &[rate(|rates| rates.evictions), age.unwrap_or_default()]),
         row("Expired", &[rate(|rates| rates.expired), format!("refused stores {refused}")]),
     ]
@@ -162,10 +162,11 @@ fn contents(reading: &Reading, rates: Option<&Counts>) -> Vec<String> {
 /// Connections, processor time and threads.
 fn resources(reading: &Reading, rates: Option<&Counts>) -> Vec<String> {
     let rate = |of| rate(rates, of);
-    let threads = reading.threads.map_or_else(|| "-".into(), whole);
-    let awake = reading.awake_cores.map(|awake| format!("{} of {threads} awake", whole(awake)));
-    let open = whole(reading.connections);
-    let most = reading.connections_max.map(|most| format!("{open} of {}", whole(most)));
+    let threads = reading.threads.map_or_else(|| "-".into(), shown_count);
+    let awake =
+        reading.awake_cores.map(|awake| format!("{} of {threads} awake", shown_count(awake)));
+    let open = shown_count(reading.connections);
+    let most = reading.connections_max.map(|most| format!("{open} of {}", shown_count(most)));
     vec![
         row(
             "Connections",

@@ -8,7 +8,7 @@
 //!   server's answer     by name     typed      rates    lines     terminal
 //! ```
 //!
-//! Reading order: `arguments`, `numbers`, `asker`, `reading`, `view`, `units`, `findings`, `frame`,
+//! Reading order: `arguments`, `numbers`, `asker`, `reading`, `view`, `findings`, `frame`,
 //! `screen`, `run`.
 //!
 //! Invariants:
@@ -31,7 +31,6 @@ mod run;
 mod screen;
 #[cfg(test)]
 mod tests;
-mod units;
 mod view;
 
 pub use run::top;

@@ -9,7 +9,9 @@
 //!   bytes. What is longer is left out.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
+use kachel_observe::series_of_rows;
 use kachel_stdx::printable;
 
 /// The most bytes of an answer. Servers send some thousand.
@@ -23,46 +25,22 @@ const VALUE_BYTES_MAX: usize = 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Numbers(BTreeMap<String, String>);
 
-/// The metrics that have a statistic of `stats` or `stats kachel`. Several may add up to one.
-const METRICS: &[(&str, &str)] = &[
-    ("memcached_uptime_seconds", "uptime"),
-    ("memcached_process_user_cpu_seconds_total", "rusage_user"),
-    ("memcached_process_system_cpu_seconds_total", "rusage_system"),
-    ("memcached_read_bytes_total", "bytes_read"),
-    ("memcached_written_bytes_total", "bytes_written"),
-    ("memcached_current_connections", "curr_connections"),
-    ("memcached_max_connections", "max_connections"),
-    ("memcached_connections_total", "total_connections"),
-    ("memcached_connections_rejected_total", "rejected_connections"),
-    ("memcached_current_bytes", "bytes"),
-    ("memcached_limit_bytes", "limit_maxbytes"),
-    ("memcached_current_items", "curr_items"),
-    ("memcached_items_evicted_total", "evictions"),
-    ("memcached_items_reclaimed_total", "reclaimed"),
-    ("memcached_item_no_memory_total", "store_no_memory"),
-    ("memcached_commands_total{command=\"get\",status=\"hit\"}", "get_hits"),
-    ("memcached_commands_total{command=\"get\",status=\"miss\"}", "get_misses"),
-    ("memcached_commands_total{command=\"set\",status=\"hit\"}", "cmd_set"),
-    ("memcached_commands_total{command=\"cas\",status=\"hit\"}", "cmd_set"),
-    ("memcached_commands_total{command=\"cas\",status=\"miss\"}", "cmd_set"),
-    ("memcached_commands_total{command=\"cas\",status=\"badval\"}", "cmd_set"),
-    ("memcached_commands_total{command=\"delete\",status=\"hit\"}", "delete_hits"),
-    ("memcached_commands_total{command=\"delete\",status=\"miss\"}", "delete_misses"),
-    ("memcached_commands_total{command=\"incr\",status=\"hit\"}", "incr_hits"),
-    ("memcached_commands_total{command=\"incr\",status=\"miss\"}", "incr_misses"),
-    ("memcached_commands_total{command=\"decr\",status=\"hit\"}", "decr_hits"),
-    ("memcached_commands_total{command=\"decr\",status=\"miss\"}", "decr_misses"),
-    ("memcached_commands_total{command=\"touch\",status=\"hit\"}", "touch_hits"),
-    ("memcached_commands_total{command=\"touch\",status=\"miss\"}", "touch_misses"),
-    ("kachel_threads", "threads"),
-    ("kachel_requests_total", "kachel_requests"),
-    ("kachel_memory_spent_bytes", "kachel_memory_spent"),
-    ("kachel_evicted_age_seconds_total", "kachel_evicted_age_s"),
-    ("kachel_awake_cores", "kachel_awake_cores"),
+/// The metrics that no statistic of `stats` has, and their names here.
+const ONLY_METRICS: [(&str, &str); 3] = [
+    ("memcached_up", "up"),
     ("kachel_ready", "kachel_ready"),
     ("kachel_stopped_shards", "kachel_stopped_shards"),
-    ("memcached_up", "up"),
 ];
+
+/// The statistics that are sums of each series.
+static ROWS_OF_SERIES: LazyLock<BTreeMap<String, Vec<&str>>> = LazyLock::new(|| {
+    let mut rows: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let only = ONLY_METRICS.map(|(series, name)| (series.to_owned(), name));
+    for (series, name) in series_of_rows().into_iter().chain(only) {
+        rows.entry(series).or_default().push(name);
+    }
+    rows
+});
 
 impl Numbers {
     /// Adds the rows of an answer to `stats`, which ends with `END`.
@@ -92,9 +70,9 @@ impl Numbers {
         for line in text.split(|&byte| byte == b'\n').filter(|line| !line.starts_with(b"#")) {
             let Some(space) = line.iter().rposition(|&byte| byte == b' ') else { continue };
             let (series, value) = (&line[..space], &line[space + 1..]);
-            if let Some((_, name)) = METRICS.iter().find(|(metric, _)| metric.as_bytes() == series)
-            {
-                numbers.add(name, value);
+            let rows = str::from_utf8(series).ok().and_then(|series| ROWS_OF_SERIES.get(series));
+            if let Some(names) = rows {
+                names.iter().for_each(|name| numbers.add(name, value));
             } else if series.starts_with(b"kachel_busy_seconds_total{") {
                 numbers.append_busy(label(series, b"shard"), value);
             } else if series.starts_with(b"memcached_version{version=\"") {

@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use kachel_host::RawTerminal;
+use kachel_observe::Severity;
 
-use crate::findings::Grade;
 use crate::frame::{Line, Size, Style};
 
 /// Another screen, no cursor, no wrapping at the right border.
@@ -88,9 +88,10 @@ fn drawn(frame: &[Line]) -> String {
     for (index, Line { text: line, style }) in frame.iter().enumerate() {
         let start = match style {
             Style::Plain => "",
-            Style::Finding(Grade::Well) => "\x1b[1;32m",
-            Style::Finding(Grade::Notable) => "\x1b[1;33m",
-            Style::Finding(Grade::Bad) => "\x1b[1;31m",
+            Style::Finding(Severity::Good) => "\x1b[1;32m",
+            Style::Finding(Severity::Note) => "\x1b[1;36m",
+            Style::Finding(Severity::Warning) => "\x1b[1;33m",
+            Style::Finding(Severity::Problem) => "\x1b[1;31m",
         };
         // Behind the last line, the terminal would scroll.
         let between = if index == 0 { "" } else { "\r\n" };
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn a_frame_erases_the_one_before() {
         let line = |text: &str, style| Line { text: text.into(), style };
-        let frame = [line("ab", Style::Finding(Grade::Bad)), line("c", Style::Plain)];
+        let frame = [line("ab", Style::Finding(Severity::Problem)), line("c", Style::Plain)];
         let text = "\x1b[H\x1b[1;31mab\x1b[0m\x1b[K\r\nc\x1b[0m\x1b[K\x1b[J";
         assert_eq!(drawn(&frame), text);
     }

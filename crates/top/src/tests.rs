@@ -5,7 +5,9 @@
 
 use std::path::PathBuf;
 
-use crate::findings::{Finding, Grade, finding};
+use kachel_observe::Severity;
+
+use crate::findings::{Finding, finding};
 use crate::frame::{Size, Style, frame};
 use crate::numbers::Numbers;
 use crate::reading::{Evicted, Reading};
@@ -148,7 +150,7 @@ fn counts_that_fall_have_no_rate() {
     after.counts.hits = 0.0;
     let reset = view([before, after]);
     assert_eq!(reset.rates, None);
-    assert_eq!(finding(&reset).grade, Grade::Well);
+    assert_eq!(finding(&reset).severity, Severity::Good);
 }
 
 #[test]
@@ -156,11 +158,11 @@ fn a_silent_server_is_told_with_the_reason_and_the_last_state_stays() {
     let mut silent = view(of_stats(MEMCACHED));
     silent.take(2.0, Err("nothing listens there".into()));
     silent.take(7.0, Err("nothing listens there".into()));
-    let Finding { grade, sentence } = finding(&silent);
+    let Finding { severity, sentence } = finding(&silent);
     let wanted = "No answer for 5 s: nothing listens there.";
-    assert_eq!((grade, sentence.as_str()), (Grade::Bad, wanted));
+    assert_eq!((severity, sentence.as_str()), (Severity::Problem, wanted));
     let lines = frame(&silent, SIZE);
-    assert_eq!(lines[0].style, Style::Finding(Grade::Bad));
+    assert_eq!(lines[0].style, Style::Finding(Severity::Problem));
     assert!(lines.iter().any(|line| line.text.starts_with("Memory")), "the last state stays");
 }
 
@@ -175,7 +177,7 @@ fn each_fault_has_its_sentence() {
         change(&mut after);
         finding(&view([before.clone(), after]))
     };
-    assert_eq!(found(&|_| {}).grade, Grade::Well);
+    assert_eq!(found(&|_| {}).severity, Severity::Good);
     type Change<'c> = &'c dyn Fn(&mut Reading);
     let faults: [(Change<'_>, &str); 8] = [
         (&|after| after.stopped_shards = 2.0, "2 threads stand still"),
@@ -194,14 +196,14 @@ fn each_fault_has_its_sentence() {
         (&|after| after.counts.misses += 3000.0, "75.0 % of the reads miss"),
     ];
     for (change, wanted) in faults {
-        let Finding { grade, sentence } = found(change);
-        assert!(sentence.contains(wanted) && grade != Grade::Well, "{wanted}: {sentence}");
+        let Finding { severity, sentence } = found(change);
+        assert!(sentence.contains(wanted) && severity != Severity::Good, "{wanted}: {sentence}");
     }
     let old_ones_leave = found(&|after| {
         after.counts.evictions += 10.0;
         after.counts.evicted_age_s += 864_000.0;
     });
-    assert_eq!(old_ones_leave.grade, Grade::Well, "{}", old_ones_leave.sentence);
+    assert_eq!(old_ones_leave.severity, Severity::Good, "{}", old_ones_leave.sentence);
 }
 
 /// Regression: a class from which nothing leaves any more had the youngest evicted item.

@@ -14,9 +14,14 @@
 
 use std::cmp::Reverse;
 
+use crate::figures::{shown_bytes, shown_percent, shown_time};
 use crate::history::SampleHistory;
 use crate::history::sample::Sample;
 use crate::observers::{CurveState, HotKey, HottestKeys, MissCurve};
+use crate::thresholds::{
+    CERTIFICATE_NEAR_DAYS, CONNECTIONS_NEAR, EVICTED_AGE_MIN_S, EVICTIONS_MIN, HOT_SHARE,
+    HOT_WARNING, MISSES_MANY, PIPE_FULL, UNREAD_PART,
+};
 
 /// The window for events that are wrong whenever they happen. A reader who opens the page a while
 /// after an event still sees it.
@@ -28,43 +33,25 @@ const LOAD_S: usize = 30;
 /// The fewest seconds before the window of a flood of misses that tell what is usual.
 const USUAL_S: usize = 60;
 
-/// Items that were used this recently should not be evicted. A guess: TTLs of caches are minutes to
-/// days, so memory that holds five minutes of use is small for nearly every load.
-const EVICTED_AGE_S: f64 = 300.0;
-/// Evictions a second below which their age tells nothing about the load.
-const EVICTIONS_MIN: f64 = 1.0;
 /// The part of the gets that must miss before the age of evicted items matters to anybody.
 const MISSES_MIN: f64 = 0.01;
-/// The part of `-c` from which the limit is near.
-const CONNECTIONS_NEAR: f64 = 0.95;
 /// Bytes that clients may leave unread without a finding. A reply of the largest default value has
 /// as many.
 const UNREAD_BYTES: f64 = (1 << 20) as f64;
-/// The part of memory that values under way to clients may take without a finding. Clients that
-/// read fast also have some under way at any time. The alert `KachelRepliesUnread` has this part.
-const SENT_PART: f64 = 0.1;
-/// The part of all reads, or of all writes, from which one key is hot. Fewer do not move the load
-/// of a core much.
-const HOT_SHARE: f64 = 0.2;
-/// Requests of a key in a second from which it is told, and from which it is a warning. A core
-/// serves hundreds of thousands, of which a key that changes has one core.
+/// Requests of a key in a second from which it is told.
 const HOT_MIN: f64 = 1000.0;
-const HOT_WARNING: f64 = 10_000.0;
 /// Gets a second below which no miss is a flood.
 const LOAD_MIN: f64 = 100.0;
-/// The part of the gets from which misses are a flood.
-const FLOOD: f64 = 0.5;
 /// A flood is this many times as high as the part that missed before.
 const FLOOD_RISE: f64 = 2.0;
 /// In a flood that nobody fills, this part of the misses or less is followed by a store. A cache
 /// that warms up has a store for most misses.
 const FILLED: f64 = 0.1;
-/// Seconds before the end of a certificate at which it is reported: two weeks, and three days.
-const CERTIFICATE_NEAR_S: u64 = 14 * DAY_S;
+/// Seconds before the end of a certificate at which it is reported, and at which it is a problem:
+/// three days.
+const CERTIFICATE_NEAR_S: u64 = CERTIFICATE_NEAR_DAYS * DAY_S;
 const CERTIFICATE_URGENT_S: u64 = 3 * DAY_S;
 const DAY_S: u64 = 24 * 60 * 60;
-/// The part of the slots of the pipe from which it is full.
-const PIPE_FULL: f64 = 0.98;
 /// The part of its requests that a full pipe must pass on before more slots would help.
 const PIPE_PASSED: f64 = 0.2;
 /// The most shards that a sentence names.
@@ -232,7 +219,7 @@ fn connection_limit(history: &SampleHistory, _: &Circumstances<'_>) -> Option<He
         return Some(HealthFinding::new("connection_limit", Severity::Problem, what, advice));
     }
     let near = least(history, STATE_S, |sample| sample.connections / sample.connections_max)?;
-    let what = format!("{} of the {max} connections (-c) are open.", percent(near));
+    let what = format!("{} of the {max} connections (-c) are open.", shown_percent(near));
     (near >= CONNECTIONS_NEAR)
         .then(|| HealthFinding::new("connection_limit", Severity::Warning, what, advice))
 }
@@ -241,11 +228,11 @@ fn flood_of_misses(history: &SampleHistory, _: &Circumstances<'_>) -> Option<Hea
     let now = Load::of(history.latest(STATE_S));
     let is_flood = now.seconds >= STATE_S as f64
         && now.gets >= LOAD_MIN * now.seconds
-        && now.missed() >= FLOOD;
+        && now.missed() >= MISSES_MANY;
     if !is_flood {
         return None;
     }
-    let missed = percent(now.missed());
+    let missed = shown_percent(now.missed());
     if now.sets <= FILLED * (now.gets - now.hits) {
         let what = format!("{missed} of the gets miss, and clients store nothing for them.");
         let advice = "They ask for keys that nobody stores here. See whether clients use another \
@@ -259,7 +246,8 @@ fn flood_of_misses(history: &SampleHistory, _: &Circumstances<'_>) -> Option<Hea
     if !is_usual_known || now.missed() < FLOOD_RISE * before.missed() {
         return None;
     }
-    let what = format!("{missed} of the gets miss; before, {} did.", percent(before.missed()));
+    let what =
+        format!("{missed} of the gets miss; before, {} did.", shown_percent(before.missed()));
     let flushed = events(history.latest(EVENTS_S), |sample| sample.flushes) > 0.0;
     let advice = if flushed {
         "flush_all or flush_prefix was called in the last minute. The cache fills again as clients \
@@ -275,18 +263,18 @@ fn small_memory(history: &SampleHistory, of: &Circumstances<'_>) -> Option<Healt
     let load = Load::of(history.latest(EVENTS_S));
     let is_told = load.evictions >= EVICTIONS_MIN * load.seconds && load.missed() >= MISSES_MIN;
     let age = load.evicted_age_s / load.evictions;
-    if load.seconds < STATE_S as f64 || !is_told || age >= EVICTED_AGE_S {
+    if load.seconds < STATE_S as f64 || !is_told || age >= EVICTED_AGE_MIN_S {
         return None;
     }
-    let limit = bytes(history.newest()?.limit_bytes);
+    let limit = shown_bytes(history.newest()?.limit_bytes);
     let what = format!(
         "Evicting items {} after their last use: memory is too small for this load.",
-        time(age)
+        shown_time(age)
     );
     let mut advice = format!(
         "Raise -m (now {limit}), add a server, or store less: smaller values, shorter TTLs, fewer \
          keys that nobody reads again. {} of the gets miss.",
-        percent(load.missed())
+        shown_percent(load.missed())
     );
     if let Some(curve) = of.curve.filter(|curve| curve.state == CurveState::Reliable) {
         advice += &format!(" {}", curve.advice());
@@ -304,7 +292,7 @@ fn hot_key(_: &SampleHistory, of: &Circumstances<'_>) -> Option<HealthFinding> {
     let hottest = hottest.into_iter().flatten().filter(is_hot);
     let (key, of) =
         hottest.max_by(|(a, _), (b, _)| a.requests.per_s.total_cmp(&b.requests.per_s))?;
-    let (key_shown, share) = (key.shown(), percent(key.requests.share));
+    let (key_shown, share) = (key.shown(), shown_percent(key.requests.share));
     let shown = String::from_utf8_lossy(&key_shown);
     let what = format!("One key, {shown}, has {share} of all {of}.");
     let is_warning = key.requests.per_s >= HOT_WARNING;
@@ -324,9 +312,12 @@ fn slow_client(history: &SampleHistory, _: &Circumstances<'_>) -> Option<HealthF
         let closed = counted(closed, "slow client was closed", "slow clients were closed");
         format!("{closed} in the last minute.")
     } else if let Some(unread) = unread.filter(|unread| *unread >= UNREAD_BYTES) {
-        format!("A slow client: {} of replies have not been read for {STATE_S} s.", bytes(unread))
-    } else if let Some(sent) = sent.filter(|sent| *sent >= SENT_PART) {
-        let part = percent(sent);
+        format!(
+            "A slow client: {} of replies have not been read for {STATE_S} s.",
+            shown_bytes(unread)
+        )
+    } else if let Some(sent) = sent.filter(|sent| *sent >= UNREAD_PART) {
+        let part = shown_percent(sent);
         format!("Values that clients read slowly take {part} of the memory for {STATE_S} s.")
     } else {
         return None;
@@ -343,7 +334,7 @@ fn expiring_certificate(history: &SampleHistory, _: &Circumstances<'_>) -> Optio
     let what = if left_s == 0 {
         "The TLS certificate has expired: clients refuse to connect.".to_owned()
     } else {
-        format!("The TLS certificate expires in {}.", time(left_s as f64))
+        format!("The TLS certificate expires in {}.", shown_time(left_s as f64))
     };
     let is_urgent = left_s < CERTIFICATE_URGENT_S;
     let severity = if is_urgent { Severity::Problem } else { Severity::Warning };
@@ -358,7 +349,8 @@ fn full_pipe(history: &SampleHistory, _: &Circumstances<'_>) -> Option<HealthFin
     let passed = events(history.latest(STATE_S), |sample| sample.pipe_passed);
     let part = passed / (answered + passed);
     let items = history.newest()?.pipe_items_max;
-    let what = format!("The pipe is full: it has {items} items, and passes {} on.", percent(part));
+    let what =
+        format!("The pipe is full: it has {items} items, and passes {} on.", shown_percent(part));
     let advice = "Raise --pipe-memory, so that it has more of the keys that are read.";
     // Without requests, the part is no number, and so not greater.
     (full >= PIPE_FULL && part > PIPE_PASSED)
@@ -372,9 +364,9 @@ fn well(history: &SampleHistory) -> HealthFinding {
         None => "The server serves clients. Its first figures come in a second.".to_owned(),
         Some(_) if load.requests == 0.0 => "The cache is well, and idle.".to_owned(),
         Some(newest) => {
-            let spent = percent(newest.spent_bytes / newest.limit_bytes);
+            let spent = shown_percent(newest.spent_bytes / newest.limit_bytes);
             let hit = if load.gets > 0.0 {
-                format!("{} of gets hit, ", percent(load.hits / load.gets))
+                format!("{} of gets hit, ", shown_percent(load.hits / load.gets))
             } else {
                 String::new()
             };
@@ -436,38 +428,6 @@ fn least(history: &SampleHistory, seconds: usize, of: fn(&Sample) -> f64) -> Opt
 fn counted(events: f64, one: &str, many: &str) -> String {
     let events = events.round().max(1.0);
     format!("{events} {}", if events == 1.0 { one } else { many })
-}
-
-/// A part in percent. It never looks like all or nothing unless it is.
-fn percent(part: f64) -> String {
-    let percent = part * 100.0;
-    match percent {
-        p if p == 0.0 || (10.0..99.0).contains(&p) || p >= 100.0 => format!("{} %", p.round()),
-        p if p < 10.0 => format!("{} %", (p * 10.0).ceil() / 10.0),
-        p => format!("{} %", (p * 10.0).floor() / 10.0),
-    }
-}
-
-/// A number of bytes in the unit that gives it one to four digits.
-fn bytes(bytes: f64) -> String {
-    let (mut value, mut units) = (bytes, ["B", "KiB", "MiB", "GiB"].iter());
-    let mut unit = units.next().copied().unwrap_or_default();
-    for larger in units {
-        if value < 10_000.0 {
-            break;
-        }
-        (value, unit) = (value / 1024.0, larger);
-    }
-    format!("{} {unit}", value.round())
-}
-
-fn time(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{} s", s.round()),
-        s if s < 7200.0 => format!("{} minutes", (s / 60.0).round()),
-        s if s < 172_800.0 => format!("{} hours", (s / 3600.0).round()),
-        s => format!("{} days", (s / 86_400.0).floor()),
-    }
 }
 
 #[cfg(test)]
@@ -659,9 +619,9 @@ mod tests {
                 "Evicting items 40 s after their last use: memory is too small for this load.",
             ]
         );
-        assert!(found[2].advice.contains("(now 64 MiB)") && found[2].advice.contains("20 %"));
+        assert!(found[2].advice.contains("(now 64.0 MiB)") && found[2].advice.contains("20.0 %"));
         let well = findings(&Virtual::new().run(60, reads(1000, 37)).history, &SERVING);
-        let sentence = "The cache is well: 96 % of gets hit, 94 % of memory is used,";
+        let sentence = "The cache is well: 96.3 % of gets hit, 93.8 % of memory is used,";
         assert_eq!(well[0].what, format!("{sentence} and no client is refused."));
     }
 
@@ -677,18 +637,5 @@ mod tests {
             .run(STATE_S, reads(1000, 900));
         let found = findings(&flushed.history, &SERVING);
         assert!(found[0].advice.contains("flush_all"), "{found:?}");
-    }
-
-    #[test]
-    fn figures_are_short() {
-        assert_eq!(
-            [0.0, 1e-6, 0.004, 0.5, 0.9996, 1.0].map(percent),
-            ["0 %", "0.1 %", "0.4 %", "50 %", "99.9 %", "100 %"]
-        );
-        assert_eq!([500.0, 64e6, 9e12].map(bytes), ["500 B", "61 MiB", "8382 GiB"]);
-        assert_eq!(
-            [40.0, 600.0, 7200.0, 3e5].map(time),
-            ["40 s", "10 minutes", "2 hours", "3 days"]
-        );
     }
 }

@@ -9,6 +9,8 @@
 
 use kachel_engine::{MODEL_ACTUAL, MODEL_QUARTERS, MODEL_SIZES, MissSums};
 
+use crate::figures::shown_percent;
+
 /// The fewest reads of the sample with which the curve is given. With fewer, the part of the reads
 /// that would miss is uncertain by more than a point. A guess.
 pub const CURVE_SAMPLES_MIN: u64 = 4000;
@@ -123,7 +125,7 @@ impl MissCurve {
             CurveState::Unreliable => format!(
                 "No advice: the model misses {} more or fewer of the gets than the server, so it \
                  does not fit this load.",
-                percent(self.error.abs())
+                shown_percent(self.error.abs())
             ),
             CurveState::Reliable => format!("{} {}", self.of_more(), self.of_less()),
         }
@@ -134,13 +136,16 @@ impl MissCurve {
         let actual = self.miss_ratio(MODEL_ACTUAL);
         let [twice, most] = [1, 2].map(|more| self.miss_ratio(MODEL_ACTUAL + more));
         if actual < FEW {
-            return format!("More memory does not help: only {} of gets miss.", percent(actual));
+            return format!(
+                "More memory does not help: only {} of gets miss.",
+                shown_percent(actual)
+            );
         }
         let change = |part: &str, ratio| {
             format!(
                 "With {part} the memory {} of gets would miss instead of {}.",
-                percent(ratio),
-                percent(actual)
+                shown_percent(ratio),
+                shown_percent(actual)
             )
         };
         if actual - twice >= WORTH {
@@ -153,12 +158,12 @@ impl MissCurve {
             return format!(
                 "Misses here are for keys that were never stored, were deleted or have expired \
                  ({} of gets): more memory does not help.",
-                percent(self.hopeless_ratio.min(actual))
+                shown_percent(self.hopeless_ratio.min(actual))
             );
         }
         format!(
             "More memory does not help: {} of gets miss with four times the memory, too.",
-            percent(actual)
+            shown_percent(actual)
         )
     }
 
@@ -166,7 +171,7 @@ impl MissCurve {
     fn of_less(&self) -> String {
         let actual = self.miss_ratio(MODEL_ACTUAL);
         let [quarter, half] = [2, 1].map(|less| self.miss_ratio(MODEL_ACTUAL - less));
-        let [quarter_text, half_text] = [quarter, half].map(percent);
+        let [quarter_text, half_text] = [quarter, half].map(shown_percent);
         if quarter - actual < WORTH {
             return format!("A quarter of the memory would do: {quarter_text} of gets would miss.");
         }
@@ -175,11 +180,6 @@ impl MissCurve {
         }
         format!("With half the memory {half_text} of gets would miss.")
     }
-}
-
-/// A part of 1 in percent, with one decimal.
-fn percent(part: f64) -> String {
-    format!("{:.1} %", part * 100.0)
 }
 
 #[cfg(test)]
@@ -234,8 +234,8 @@ mod tests {
             (
                 [0.02; MODEL_SIZES],
                 0.01,
-                "More memory does not help: only 0.0 % of gets miss. A quarter of the memory would \
-                 do: 0.0 % of gets would miss.",
+                "More memory does not help: only 0.1 % of gets miss. A quarter of the memory would \
+                 do: 0.1 % of gets would miss.",
             ),
         ] {
             let curve = curve(percents, hopeless);

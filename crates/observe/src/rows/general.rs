@@ -29,6 +29,11 @@ pub fn general(
     each(ITEMS, totals, facts, sink);
 }
 
+/// The rows of `stats`, without those of others.
+pub(crate) fn general_table() -> impl Iterator<Item = &'static Stat> {
+    [PROCESS, REQUESTS, SERVER, LOGS, ITEMS].into_iter().flatten()
+}
+
 fn connections<'f>(facts: &'f ProcessFacts<'_>) -> RowValue<'f> {
     RowValue::Number(u64::from(facts.connections))
 }

@@ -147,12 +147,12 @@ enum Of {
 }
 
 /// A statistic of a table.
-struct Stat {
-    name: &'static str,
+pub(crate) struct Stat {
+    pub(crate) name: &'static str,
     of: Of,
-    kind: Kind,
-    unit: Unit,
-    help: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) unit: Unit,
+    pub(crate) help: &'static str,
 }
 
 const fn counter(name: &'static str, of: Of, help: &'static str) -> Stat {

@@ -24,6 +24,11 @@ pub fn own(
     busy(totals, sink);
 }
 
+/// The rows of `stats kachel`, without those of others and of the time of each core.
+pub(crate) fn own_table() -> impl Iterator<Item = &'static Stat> {
+    [PROCESS, COUNTERS].into_iter().flatten()
+}
+
 /// Gives the row of the time of each core, which is one row because there may be many cores. It has
 /// no space, because some clients end a value there. The metrics have a series for each core
 /// (`metrics`).

@@ -19,6 +19,11 @@ mod rules;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use kachel_observe::{
+    CERTIFICATE_NEAR_DAYS, CONNECTIONS_NEAR, EVICTED_AGE_MIN_S, EVICTIONS_MIN, HOT_SHARE,
+    HOT_WARNING, PIPE_FULL, THREADS_BUSY, UNREAD_PART, series_of_rows,
+};
+
 use names::{Group, Metric};
 
 /// The generated files: their paths in the tree, and their contents.
@@ -114,4 +119,41 @@ fn each_metric_has_a_sentence_and_one_group() {
     for metric in &metrics {
         assert!(metric.help.ends_with('.'), "{}: {}", metric.name, metric.help);
     }
+}
+
+/// The fault: an alert, the page and `kachel top` each had the number that one of them judges by.
+#[test]
+fn alerts_have_the_thresholds_of_the_findings() {
+    let days = CERTIFICATE_NEAR_DAYS;
+    let thresholds = [
+        ("KachelMemoryTooSmall", format!(" < {EVICTED_AGE_MIN_S} ")),
+        ("KachelMemoryTooSmall", format!(" > {EVICTIONS_MIN}")),
+        ("KachelConnectionsUsedUp", format!(" > {CONNECTIONS_NEAR} ")),
+        ("KachelRepliesUnread", format!(" > {UNREAD_PART}")),
+        ("KachelCoresBusy", format!(" > {THREADS_BUSY}")),
+        ("KachelHotKey", format!(" > {HOT_SHARE}")),
+        ("KachelHotKey", format!(" > {HOT_WARNING})")),
+        ("KachelCertificateExpires", format!(" < {days} * 86400")),
+        ("KachelPipeFull", format!(" > {PIPE_FULL} ")),
+    ];
+    for (name, threshold) in thresholds {
+        let alert = alerts::ALERTS.iter().find(|alert| alert.name == name).expect(name);
+        let expression = format!("{} ", alert.expression);
+        assert!(expression.contains(&threshold), "{name}:{threshold}: {expression}");
+    }
+}
+
+/// A program that reads `/metrics`, such as `kachel top`, finds each row there.
+#[test]
+fn each_series_of_a_row_is_printed() {
+    let text = names::text_of_all();
+    let series: BTreeSet<&str> =
+        text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+    let rows = series_of_rows();
+    for (name, row) in &rows {
+        assert!(series.contains(name.as_str()), "{name} of {row}");
+    }
+    assert!(rows.len() > 80, "{} rows", rows.len());
+    let places: BTreeSet<_> = rows.iter().collect();
+    assert_eq!(places.len(), rows.len(), "no series counts twice for a row");
 }

@@ -107,6 +107,11 @@ fn text(others: &[Row<'_>]) -> String {
     process_metrics(true, 0, true) + &metrics.text(settings)
 }
 
+/// What every server prints.
+pub(crate) fn text_of_all() -> String {
+    text(&[])
+}
+
 /// Every metric that a server may print, in the order of `/metrics`.
 pub(crate) fn metrics() -> Vec<Metric> {
     let tls = TlsNumbers { new_sessions: Some(0), expires_s: Some(0), ..TlsNumbers::default() };

@@ -68,8 +68,10 @@ impl ListenerId {
 /// The peer of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
-    /// A process of this machine, through a unix socket (or an address that we do not know).
+    /// A process of this machine, through a unix socket.
     Local,
+    /// The kernel tells no address, as of a connection that is broken. It may be anybody.
+    Unknown,
     /// An IPv4 address and port.
     V4(SocketAddrV4),
     /// An IPv6 address and port.
@@ -120,6 +122,7 @@ impl fmt::Display for SocketName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.peer {
             Peer::Local => write!(f, "local client, fd {}", self.descriptor),
+            Peer::Unknown => write!(f, "client without an address, fd {}", self.descriptor),
             Peer::V4(address) => write!(f, "{address}, fd {}", self.descriptor),
             Peer::V6(address) => write!(f, "{address}, fd {}", self.descriptor),
         }

@@ -30,6 +30,7 @@ pub(crate) fn tell(name: SocketName, event: ClientEvent) {
     let ClientLine { level, sentence, event, fields } = line(name, event);
     let client = match name.peer {
         Peer::Local => "local".to_owned(),
+        Peer::Unknown => "unknown".to_owned(),
         Peer::V4(address) => address.to_string(),
         Peer::V6(address) => address.to_string(),
     };

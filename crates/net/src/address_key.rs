@@ -4,7 +4,8 @@
 //! Downstream: their tables, by this key.
 //!
 //! An address in IPv6 is the first half of it, because one host usually has all of the second half.
-//! An IPv4 address in IPv6's notation is the IPv4 address.
+//! An IPv4 address in IPv6's notation is the IPv4 address. All clients without an address count as
+//! one.
 
 use kachel_io::Peer;
 
@@ -20,6 +21,7 @@ impl AddressKey {
     pub(crate) fn of(peer: Peer) -> Option<Self> {
         match peer {
             Peer::Local => None,
+            Peer::Unknown => Some(Self::V4([0; 4])), // No client has this address.
             Peer::V4(address) => Some(Self::V4(address.ip().octets())),
             Peer::V6(address) => match address.ip().to_ipv4_mapped() {
                 Some(mapped) => Some(Self::V4(mapped.octets())),

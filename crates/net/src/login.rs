@@ -57,7 +57,7 @@ impl LoginOwed {
     }
 
     /// Notes that a login has failed at `now_ns`. Returns whether the connection must be closed
-    /// (I2). A client without an address never waits.
+    /// (I2). A client of a unix socket never waits.
     pub fn note_failure(&mut self, now_ns: u64) -> bool {
         if self.peer == Peer::Local {
             return false;

@@ -134,7 +134,7 @@ impl Log {
         let mut names = self.names.borrow_mut();
         let index = index as usize;
         if index >= names.len() {
-            names.resize(index + 1, SocketName { peer: Peer::Local, descriptor: NO_SOCKET });
+            names.resize(index + 1, SocketName { peer: Peer::Unknown, descriptor: NO_SOCKET });
         }
         debug_assert!(name.descriptor >= 0, "an open connection has a descriptor");
         names[index] = name;

@@ -165,7 +165,7 @@ pub(crate) fn shut_down(listener: impl AsFd) {
 /// Cost: one system call for TCP.
 pub(crate) fn stagger_keepalive(socket: impl AsFd, peer: Peer) {
     let port = match peer {
-        Peer::Local => return,
+        Peer::Local | Peer::Unknown => return,
         Peer::V4(address) => address.port(),
         Peer::V6(address) => address.port(),
     };
@@ -176,9 +176,13 @@ pub(crate) fn stagger_keepalive(socket: impl AsFd, peer: Peer) {
     let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(idle));
 }
 
-/// The peer, from its address in the kernel.
+/// The peer, from its address in the kernel. Only the address of a unix socket makes it local.
 pub(crate) fn peer(address: Option<SocketAddrAny>) -> Peer {
-    address.and_then(|address| SocketAddr::try_from(address).ok()).map_or(Peer::Local, Peer::from)
+    let Some(address) = address else { return Peer::Unknown };
+    if address.address_family() == AddressFamily::UNIX {
+        return Peer::Local;
+    }
+    SocketAddr::try_from(address).map_or(Peer::Unknown, Peer::from)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -87,3 +87,16 @@ fn unix_refuses_a_path_that_is_too_long() {
     let error = at(108).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
 }
+
+#[test]
+fn only_an_address_of_a_unix_socket_is_local() {
+    let (near, _far) = UnixStream::pair().unwrap();
+    assert_eq!(peer(rustix::net::getpeername(&near).unwrap()), Peer::Local);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let bound = listener.local_addr().unwrap();
+    assert_eq!(peer(rustix::net::getpeername(&client).unwrap()), Peer::from(bound));
+    // A socket that is not connected has no peer, and a connection that is broken.
+    let unconnected = rustix::net::getpeername(&listener).ok().flatten();
+    assert_eq!(peer(unconnected), Peer::Unknown);
+}

@@ -109,6 +109,7 @@ fn ports_and_the_second_half_of_an_address_do_not_count() {
         .collect();
     assert!(networks.len() > 90, "{}", networks.len());
     assert_eq!(AddressGroup::of(Peer::Local, &users()), None);
+    assert!(AddressGroup::of(Peer::Unknown, &users()).is_some(), "it may be anybody, and guess");
 }
 
 #[test]

@@ -321,6 +321,7 @@ impl<E: Engine> Administration<'_, E> {
         let Some(connection) = self.client.connection() else { return false };
         match self.context.peer(connection) {
             Peer::Local => true,
+            Peer::Unknown => false,
             Peer::V4(address) => address.ip().is_loopback(),
             Peer::V6(address) => address.ip().to_canonical().is_loopback(),
         }

@@ -633,6 +633,7 @@ fn connections<E: Engine>(
         let listener = step.context.shared.options.listeners.get(endpoint);
         match peer {
             Peer::Local => line("addr", listener.map_or(&"unix", |path| path)),
+            Peer::Unknown => line("addr", &"unknown"),
             Peer::V4(address) => line("addr", &format_args!("tcp:{address}")),
             Peer::V6(address) => line("addr", &format_args!("tcp6:{address}")),
         }

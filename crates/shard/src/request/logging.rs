@@ -260,7 +260,7 @@ impl Context {
         self.log_line(Streams::CONNEVENTS, |line, at| {
             let SocketName { peer, descriptor } = self.log.name(connection);
             let peer = match peer {
-                Peer::Local => None,
+                Peer::Local | Peer::Unknown => None, // As in memcached.
                 Peer::V4(address) => Some(((*address.ip()).into(), address.port())),
                 Peer::V6(address) => Some(((*address.ip()).into(), address.port())),
             };

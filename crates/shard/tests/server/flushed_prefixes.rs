@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use kachel_io::FarEnd;
+use kachel_io::{FarEnd, Peer};
 use kachel_shard::{PlainOptions, PrefixFlushes};
 use kachel_testkit::{World, WorldOptions};
 use kachel_wire::{FRAME_BYTES, Frame};
@@ -319,12 +319,13 @@ fn options_say_who_may_flush_a_prefix() {
         let over_udp = if over_udp.is_empty() { reply } else { over_udp };
         let told = ask_udp(&mut world, b"flush_prefix a\r\n");
         assert_eq!(told, format!("{over_udp}\r\n"));
-        // The clients of a listener may be of another host.
+        // The clients of a listener may be of another host. The fault: one without an address
+        // counted as one of a unix socket.
         let other = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), 9));
-        let told = {
-            let other = world.connect_from(other.into());
-            ask(&mut world, &other, "flush_prefix a^")
-        };
-        assert_eq!(told, format!("{over_udp}^"));
+        for peer in [other.into(), Peer::Unknown] {
+            let other = world.connect_from(peer);
+            let told = ask(&mut world, &other, "flush_prefix a^");
+            assert_eq!(told, format!("{over_udp}^"), "{peer:?}");
+        }
     }
 }

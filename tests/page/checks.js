@@ -15,7 +15,10 @@ const { Client, Server, until } = require("./servers.js");
 const [program, folder] = process.argv.slice(2);
 const TOKEN = "0123456789abcdef0123456789abcdef";
 // Keys with what would be markup, script or an end of one, as clients may send them.
-const HOSTILE = ["<script>alert(1)</script>", "\"><img/src=x/onerror=alert(1)>", "'+alert(1)+'", "</script>", "\u2028{{1}}"];
+const HOSTILE = ["<script>alert(1)</script>", "\"><img/src=x/onerror=alert(1)>", "'+alert(1)+'", "</script>", "\u2028{{1}}",
+  "ad\u202enim"];
+// A key as the page shows it: a character that changes how others are seen makes it %XX.
+const shown = (key) => /[\u2028\u202e]/.test(key) ? encodeURIComponent(key) : key;
 const MIB = 1 << 20;
 
 let browser;
@@ -114,7 +117,7 @@ const checks = {
     for (const key of HOSTILE) {
       await until(`hot key ${key}`, async () => {
         await client.ask(requests.join(""));
-        return (await textOf(page, ".lists")).includes(key);
+        return (await textOf(page, ".lists")).includes(shown(key));
       });
     }
     const timer = setInterval(() => client.socket.write("get <b>hottest</b>\r\n".repeat(1000)), 100);

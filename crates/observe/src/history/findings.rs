@@ -292,8 +292,7 @@ fn hot_key(_: &SampleHistory, of: &Circumstances<'_>) -> Option<HealthFinding> {
     let hottest = hottest.into_iter().flatten().filter(is_hot);
     let (key, of) =
         hottest.max_by(|(a, _), (b, _)| a.requests.per_s.total_cmp(&b.requests.per_s))?;
-    let (key_shown, share) = (key.shown(), shown_percent(key.requests.share));
-    let shown = String::from_utf8_lossy(&key_shown);
+    let (shown, share) = (key.shown(), shown_percent(key.requests.share));
     let what = format!("One key, {shown}, has {share} of all {of}.");
     let is_warning = key.requests.per_s >= HOT_WARNING;
     let severity = if is_warning { Severity::Warning } else { Severity::Note };

@@ -158,7 +158,7 @@ fn hot_keys(to: &mut String, name: &str, keys: &[HotKey]) {
     let _ = write!(to, ",\"hot_{name}\":");
     list(to, keys.iter().take(HOT_KEYS_MAX), |to, key| {
         to.push('{');
-        text_field(to, "key", &String::from_utf8_lossy(&key.shown()));
+        text_field(to, "key", &key.shown());
         for (name, value) in [
             ("requests", key.requests.per_s),
             ("requests_error", key.requests.error_per_s),

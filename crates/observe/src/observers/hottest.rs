@@ -38,12 +38,10 @@ pub struct HotKey {
 }
 
 impl HotKey {
-    /// The key as listings show it, or its hash.
-    pub fn shown(&self) -> Vec<u8> {
-        let Some(key) = &self.key else { return format!("{:016x}", self.shown_hash).into_bytes() };
-        let mut text = Vec::new();
-        ShownKey::of(key).put_text(&mut text);
-        text
+    /// The key as people read it, or its hash.
+    pub fn shown(&self) -> String {
+        let hash = || format!("{:016x}", self.shown_hash);
+        self.key.as_ref().map_or_else(hash, |key| ShownKey::of(key).legible())
     }
 }
 

@@ -82,7 +82,7 @@ fn key_stats(list: &str, place: usize, hot: &HotKey) -> [(String, Vec<u8>); 7] {
         ]
     };
     let ([a, b, c], [d, e, f]) = (of("requests", requests), of("bytes", bytes));
-    [(name("key"), shown), a, b, c, d, e, f]
+    [(name("key"), shown.into_bytes()), a, b, c, d, e, f]
 }
 
 #[cfg(test)]

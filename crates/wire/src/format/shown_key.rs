@@ -10,8 +10,12 @@
 //! Invariants:
 //! - K1  No form of a [`ShownKey`] has a space or a line end. The forms for people have no other
 //!   control character of ASCII either.
+//! - K2  The form that people read has only characters that they see, and different keys have
+//!   different forms.
 //!
 //! The bytes are private, and each form is a method, so a line cannot show them in another way.
+
+use kachel_stdx::shows_itself;
 
 use super::{Sink, key_fits_a_line, put_base64};
 
@@ -68,6 +72,29 @@ impl<'k> ShownKey<'k> {
         }
     }
 
+    /// The key as people read it, on the live page and in `stats hotkeys`: as it is, or encoded as
+    /// by [`Self::put_encoded`] if a reader would see another text, or two keys would look alike.
+    /// That is so if it is not UTF-8, has a space, `%`, or a character that is invisible or changes
+    /// the order of others (K1, K2).
+    ///
+    /// ```
+    /// use kachel_wire::format::ShownKey;
+    /// assert_eq!(ShownKey::of("user:\u{e4}/7".as_bytes()).legible(), "user:\u{e4}/7");
+    /// assert_eq!(ShownKey::of("ad\u{202e}nim".as_bytes()).legible(), "ad%E2%80%AEnim");
+    /// ```
+    pub fn legible(self) -> String {
+        let text = str::from_utf8(self.0).ok();
+        let is_legible =
+            |text: &&str| text.chars().all(|c| shows_itself(c) && c != ' ' && c != '%');
+        if let Some(text) = text.filter(is_legible) {
+            return text.to_owned();
+        }
+        let mut encoded = Vec::new();
+        self.put_encoded(&mut encoded);
+        debug_assert!(encoded.is_ascii(), "K2");
+        String::from_utf8(encoded).unwrap_or_default()
+    }
+
     /// Formats the key as a request names it: in base64 if `in_base64` is set, or if a line cannot
     /// carry the key (K1). Returns whether it is in base64.
     ///
@@ -116,6 +143,29 @@ mod tests {
             let is_text = byte != b' ' && !byte.is_ascii_control();
             assert_eq!(forms[1] == key, is_text, "only what must be encoded is: {byte}");
             assert_eq!(forms[2] == key, !b" \r\n".contains(&byte), "{byte}");
+        }
+    }
+
+    /// K2. The fault: a key with U+202E was shown with its end reversed, and keys that are not
+    /// UTF-8 looked alike.
+    #[test]
+    fn people_see_each_character_of_a_key() {
+        let keys: [&[u8]; 7] = [
+            b"a\xff",
+            b"a\xfe",
+            "a\u{202e}b".as_bytes(),
+            "a\u{200b}".as_bytes(),
+            b"a",
+            b"a b",
+            b"a%20b",
+        ];
+        let shown = keys.map(|key| ShownKey::of(key).legible());
+        let expected = ["a%FF", "a%FE", "a%E2%80%AEb", "a%E2%80%8B", "a", "a%20b", "a%2520b"]
+            .map(str::to_owned);
+        assert_eq!(shown, expected);
+        for byte in 0..=u8::MAX {
+            let shown = ShownKey::of(&[byte]).legible();
+            assert!(shown.chars().all(shows_itself) && !shown.contains(' '), "{byte}: {shown}");
         }
     }
 }

@@ -229,6 +229,17 @@ const checks = {
     await says(page, "has not answered");
     await server.startAgain();
     await isLive(page);
+    // Another token: the page stops asking with the old one, and shows the form.
+    const asked = page.asked.length;
+    fs.writeFileSync(file, TOKEN.toUpperCase());
+    server.process.kill("SIGHUP");
+    await until("form", async () => page.url().endsWith("/login") && (await textOf(page, "p")).includes("replaced"));
+    // The history may be asked for before the token is replaced.
+    const since = page.asked.slice(asked).filter((url) => !/\/(login|api\/history)$/.test(url));
+    assert.deepStrictEqual(since, [], "no question with the old token");
+    await page.locator("#token").fill(TOKEN.toUpperCase());
+    await page.keyboard.press("Enter");
+    await isLive(page);
     fs.rmSync(scratch, { recursive: true });
   },
 

@@ -3,7 +3,7 @@
 
 const page = {
   samples: [], end: 0, pointed: null, incarnation: null, now: null, heard: 0, restarted: 0,
-  source: null, timer: null, isLost: false, failures: 0,
+  source: null, timer: null, isLost: false, isRefused: false, failures: 0,
 };
 const by = (id) => document.getElementById(id);
 
@@ -263,7 +263,16 @@ const connect = () => {
     take(JSON.parse(event.data));
   };
   page.source.onerror = () => again();
+  page.source.addEventListener('token', logIn);
   watch();
+};
+
+// The token was replaced: each further request would count as a wrong one, and delay those of others.
+const logIn = () => {
+  page.source?.close();
+  clearTimeout(page.timer);
+  page.isRefused = true;
+  location.replace('/login');
 };
 
 // Connects again when nothing has come for a while, as after the machine has slept.
@@ -280,19 +289,22 @@ const again = async () => {
   const since = page.heard ? ` since ${clock(page.heard / 1000)}` : '';
   if (!answer) {
     lose(`The server has not answered${since}.`, 'It was stopped or is restarting, or this machine cannot reach it. This page tries again every second.');
-  } else if (answer.status === 401 || answer.status === 429) {
-    lose('The server asks for the token.', 'Load this page again to log in.');
+  } else if (answer.status === 401) {
+    return logIn();
+  } else if (answer.status === 403 || answer.status === 429) {
+    page.isRefused = true;
+    lose('The server refuses this page.', 'Load it again to log in.');
   } else if (page.failures > 2) {
     lose('This page gets no updates.', 'At most 20 pages get them at once. Close one of the others; this page tries again every second.');
   }
-  const isRefused = answer?.status === 401 || answer?.status === 429;
-  page.timer = isRefused ? null : setTimeout(connect, 1000);
+  // A server that has come back is asked once more before the updates: its token may be another one.
+  if (!page.isRefused) page.timer = setTimeout(answer?.ok ? connect : again, 1000);
 };
 
 layOut();
 new ResizeObserver(renderSoon).observe(by('panels'));
 document.addEventListener('visibilitychange', () => {
-  if (!document.hidden && Date.now() - page.heard > 3000) connect();
+  if (!document.hidden && !page.isRefused && Date.now() - page.heard > 3000) again();
   renderSoon();
 });
 connect();

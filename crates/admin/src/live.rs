@@ -29,6 +29,9 @@ use crate::limits::{LIVE_RETRY_MS, SAMPLE_TIME, VIEWERS_MAX};
 use crate::probe::Probe;
 use crate::source::AdminSource;
 
+/// The last event of a viewer whose token was replaced. The page knows its name.
+const TOKEN_REPLACED: &[u8] = b"event: token\ndata: replaced\n\n";
+
 /// The newest update, and the viewers that get it.
 #[derive(Debug)]
 pub(crate) struct LiveUpdates {
@@ -55,9 +58,12 @@ impl LiveUpdates {
         Self { newest: Mutex::new(Sender::new(Bytes::new())), viewers: Arc::default() }
     }
 
-    /// Ends the updates of all viewers, which may ask for new ones.
+    /// Ends the updates of all viewers, after an event that says that the token was replaced. Each
+    /// of them may ask for new updates.
     pub(crate) fn end_viewers(&self) {
-        *self.newest() = Sender::new(Bytes::new());
+        let ended = std::mem::replace(&mut *self.newest(), Sender::new(Bytes::new()));
+        // A viewer that has not read its last update yet gets this event instead.
+        ended.send_replace(Bytes::from_static(TOKEN_REPLACED));
     }
 
     fn newest(&self) -> MutexGuard<'_, Sender<Bytes>> {

@@ -8,6 +8,8 @@
 //! - R1  If there is a token, only requests for health and readiness are answered without it. These
 //!   answers say only whether the server serves, and if not, why. A browser may send the token in a
 //!   form, and gets a cookie that stands for it.
+//! - R2  Pages that are open when the token is replaced use up no checks of tokens: the last event
+//!   of their updates sends them to the form, which everybody gets.
 
 use std::net::IpAddr;
 use std::sync::{PoisonError, RwLock};
@@ -122,7 +124,7 @@ impl Service {
     pub(crate) fn set_token(&self, token: AdminToken) {
         let place = self.token.as_ref().expect("a server without a token gets none later");
         *place.write().unwrap_or_else(PoisonError::into_inner) = token;
-        self.updates.end_viewers(); // R1: they show the new one.
+        self.updates.end_viewers(); // R1: they show the new one. R2.
     }
 
     /// Answers the request of a client at `address`, which is `None` for a unix socket. Its
@@ -148,6 +150,11 @@ impl Service {
         }
         if purpose == Purpose::LogIn {
             return self.log_in(address, head, body).await;
+        }
+        if head.uri.path() == "/login" && self.token.is_some() {
+            // Without a check (R2). A cookie that comes is one of a token that was replaced.
+            let has_cookie = login::cookie(&head.headers).is_some();
+            return self.form(if has_cookie { Refused::Ended } else { Refused::Missing });
         }
         if let Err(answer) = self.check_token(address, head).await {
             return answer;

@@ -182,10 +182,33 @@ fn a_browser_logs_in_by_a_form_and_carries_a_cookie() {
     assert_eq!(http_status(&read_to(&mut viewer, "data: ")), 200);
     admin.set_token(token(&TOKEN.to_uppercase()));
     // The end comes without another request, and before any limit of a viewer that reads.
-    http_read_to_end(viewer);
+    let last = String::from_utf8_lossy(&http_read_to_end(viewer)).into_owned();
+    assert!(last.contains("event: token\ndata: replaced\n\n"), "{last}");
     assert_eq!(with(cookie, "/api/now"), 401, "another token has another session");
     let head = format!("GET / HTTP/1.1\r\nHost: localhost:{port}\r\nCookie: {cookie}\r\n\r\n");
     let form = http_ask(http_connect(port), head);
     assert!(form.contains("the token was replaced") && form.contains("<form"), "{form}");
     assert_eq!(http_status(&http_get_with(port, "/api/now", &TOKEN.to_uppercase())), 200);
+}
+
+/// The fault: each open page asked again with its cookie, which counted as wrong tokens. So the new
+/// token was not checked for some seconds.
+#[test]
+fn pages_of_a_token_that_was_replaced_use_up_no_checks() {
+    /// More than the checks of a minute.
+    const PAGES: usize = 100;
+    let (admin, port) = start(&Server::default(), Some(token(TOKEN)));
+    let answer = log_in(port, "", &format!("token={TOKEN}\r\n"));
+    let (_, cookie) = answer.split_once("\r\nset-cookie: ").expect("a cookie");
+    let (cookie, _) = cookie.split_once(';').expect("a value");
+    let other = TOKEN.to_uppercase();
+    admin.set_token(token(&other));
+    for _ in 0..PAGES {
+        let head =
+            format!("GET /login HTTP/1.1\r\nHost: localhost:{port}\r\nCookie: {cookie}\r\n\r\n");
+        let form = http_ask(http_connect(port), head);
+        assert!(http_status(&form) == 401 && form.contains("<form"), "{form}");
+        assert!(form.contains("the token was replaced"), "{form}");
+    }
+    assert_eq!(http_status(&log_in(port, "", &format!("token={other}"))), 303);
 }

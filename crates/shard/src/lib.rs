@@ -22,7 +22,7 @@ mod sleep;
 
 // The stages.
 mod serve;
-mod admin;
+mod control;
 mod connections;
 mod listings;
 mod stats;

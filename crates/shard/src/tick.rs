@@ -54,7 +54,6 @@ use kachel_io::{Clock, Event, Files, Io, Wait};
 use kachel_net::{CloseReason, Connection, ConnectionIndex, CoreIndex, EndpointIndex};
 use kachel_observe::{Log, Sizes};
 
-use crate::admin::crawl::Crawling;
 use crate::clients::Clients;
 use crate::connections::accept::{Accepted, Acceptor};
 use crate::connections::arrive::Arrivals;
@@ -63,6 +62,7 @@ use crate::connections::datagrams::{Arrived, Datagrams};
 use crate::connections::late::LateClients;
 use crate::connections::send::Sending;
 use crate::context::Context;
+use crate::control::crawl::Crawling;
 use crate::cores::process::Shared;
 use crate::cores::work::WorkMeter;
 use crate::large::upload::{Uploads, Values};

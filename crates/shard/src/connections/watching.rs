@@ -1,7 +1,7 @@
 //! Clients that watch the log: `watch`.
 //!
-//! Upstream:   `admin` begins; `tick` sends the lines once a tick; `send` ends when the connection
-//!             closes.
+//! Upstream:   `control` begins; `tick` sends the lines once a tick; `send` ends when the
+//!             connection closes.
 //! Downstream: `watchers`, which all cores share; `clients`, which get the lines.
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! The run of the crawler that is under way in the process.
 //!
-//! Upstream:   `admin` begins a run; `crawl` takes part in it on each core.
+//! Upstream:   `control` begins a run; `crawl` takes part in it on each core.
 //! Downstream: nothing.
 //!
 //! Invariants:

@@ -1,7 +1,7 @@
 //! Listings of all items: `lru_crawler metadump` and `mgdump`, `stats cachedump`, and the topics of
 //! `stats` that count items.
 //!
-//! Upstream:   `admin` begins a listing; `tick` continues all listings by one bounded step;
+//! Upstream:   `control` begins a listing; `tick` continues all listings by one bounded step;
 //!             `records` passes on the pieces that other cores have listed.
 //! Downstream: each engine in turn, which walks its items; `tally`, which keeps what is counted;
 //!             `classes`, which formats it.

@@ -1,6 +1,6 @@
 //! Listings of all items: stepped a bounded piece a tick, or refused.
 //!
-//! Upstream:   `admin` begins a listing; `tick` continues all of them.
+//! Upstream:   `control` begins a listing; `tick` continues all of them.
 //! Downstream: `waiting` for the engines of all shards; `stats` for what is counted.
 
 pub(crate) mod listing;

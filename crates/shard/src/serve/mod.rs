@@ -1,8 +1,8 @@
 //! Requests: parsed, staged, routed to an engine and carried out.
 //!
 //! Upstream:   `tick`, with the connections that have input.
-//! Downstream: `admin` for requests without a key, `large` for large values, `waiting` for requests
-//!             that this core cannot execute now, `request` for the others.
+//! Downstream: `control` for requests without a key, `large` for large values, `waiting` for
+//!             requests that this core cannot execute now, `request` for the others.
 
 pub(crate) mod order;
 pub(crate) mod serving;

@@ -2,7 +2,7 @@
 //! the batch.
 //!
 //! Upstream:   `tick`, with the connections that have input.
-//! Downstream: `carry_out` for staged requests, `upload` for large values, `admin` for requests
+//! Downstream: `carry_out` for staged requests, `upload` for large values, `control` for requests
 //!             that have no key, `login` for clients that must log in first.
 //!
 //! A request is *carried out* when this core executes it, or parks it with the engine that owns its
@@ -30,11 +30,11 @@ use kachel_wire::request::{
 };
 use kachel_wire::{Parsed, Reply, parse_binary, parse_text};
 
-use crate::admin::commands::{Administration, Awaits, work_bytes};
 use crate::clients::Clients;
 use crate::connections::datagrams::refuse_incomplete;
 use crate::connections::memory::widen;
 use crate::context::Context;
+use crate::control::commands::{Administration, Awaits, work_bytes};
 use crate::cores::run_queue::Join;
 use crate::cores::work::{REQUEST_BYTES, TickWork};
 use crate::large::upload::{Uploads, Values, fits};

@@ -1,6 +1,6 @@
 //! Answers to `stats`: rows of `kachel_observe` become lines.
 //!
-//! Upstream:   `admin` for `stats`; `listings`, which walk the items.
+//! Upstream:   `control` for `stats`; `listings`, which walk the items.
 //! Downstream: the rows; the statistics of the engines.
 
 pub(crate) mod curve;

@@ -1,6 +1,6 @@
 //! `stats` and its topics.
 //!
-//! Upstream:   `admin`.
+//! Upstream:   `control`.
 //! Downstream: the sums of the counters of all cores and of all engines; the options of the
 //!             process.
 //!
@@ -44,7 +44,7 @@ impl<E: Engine> Answering<'_, E> {
         match topic {
             StatsTopic::General => self.rows(false, io_kind),
             StatsTopic::Kachel => self.rows(true, io_kind),
-            StatsTopic::Reset => unreachable!("`admin` resets the counters"),
+            StatsTopic::Reset => unreachable!("`control` resets the counters"),
             StatsTopic::Settings => self.settings(),
             StatsTopic::Detail(_) if !dumps_allowed => self.reply(Reply::StatsDetailNotAllowed),
             StatsTopic::Cachedump(_) if !dumps_allowed => self.reply(Reply::CachedumpNotAllowed),
@@ -67,7 +67,7 @@ impl<E: Engine> Answering<'_, E> {
             | StatsTopic::Slabs
             | StatsTopic::Conns
             | StatsTopic::Detail(DetailTopic::Dump)
-            | StatsTopic::Cachedump(Ok(_)) => unreachable!("`admin` begins a listing"),
+            | StatsTopic::Cachedump(Ok(_)) => unreachable!("`control` begins a listing"),
             // This topic has nothing to show yet.
             StatsTopic::Extstore => self.reply(Reply::End),
             StatsTopic::Pipe => self.pipe(),

@@ -1,6 +1,6 @@
 //! `refresh_certs`: a client asks to have the certificates read again.
 //!
-//! Upstream:   `admin`, for such a request; `tick`, once a tick.
+//! Upstream:   `control`, for such a request; `tick`, once a tick.
 //! Downstream: `refreshes` passes the request to the process. Its main thread reads the files,
 //!             because a shard must not wait for a disk. Then it wakes the shards, and each
 //!             answers its clients.

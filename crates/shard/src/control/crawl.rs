@@ -1,7 +1,7 @@
 //! The crawler: `lru_crawler crawl` has all cores reclaim the space of items that have expired or
 //! were flushed.
 //!
-//! Upstream:   `admin` begins a run; `tick` has each core continue it by one bounded step.
+//! Upstream:   `control` begins a run; `tick` has each core continue it by one bounded step.
 //! Downstream: the home engines of this core; `crawler`, which all cores share.
 //!
 //! Space comes back without it, too: when a whole segment has expired, when a lookup finds a dead

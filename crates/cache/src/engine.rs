@@ -115,6 +115,10 @@ impl Common for CacheCommon {
         self.pool.list_evictions(on);
     }
 
+    fn draw_evictions(&self, every: u32) {
+        self.pool.draw_evictions(every);
+    }
+
     fn miss_model() -> Option<Box<dyn MissModel>> {
         Some(Box::new(Miniatures::new()))
     }
@@ -258,6 +262,7 @@ impl Extensions for Cache {
                 expiry: item.expiry,
                 last_access: item.last_access,
                 is_fetched: item.is_fetched,
+                is_drawn: item.is_drawn,
             });
         })
     }

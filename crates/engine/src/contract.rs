@@ -279,6 +279,12 @@ pub trait Common: Clone + Send + Sync + 'static {
         let _nothing_is_evicted = on;
     }
 
+    /// Has all engines draw one of `every` items that they evict, with random gaps, and list it
+    /// also while not all are listed. 0: none is drawn. Cost: a store.
+    fn draw_evictions(&self, every: u32) {
+        let _nothing_is_evicted = every;
+    }
+
     /// A model of the eviction of an engine of this kind. `None` if it does not evict.
     fn miss_model() -> Option<Box<dyn MissModel>> {
         None

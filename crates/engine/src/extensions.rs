@@ -44,7 +44,7 @@ pub enum Room {
     Refused,
 }
 
-/// An item that was evicted, as the log of evictions shows it.
+/// An item that was evicted, for the log of evictions and for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted<'k> {
     /// The key.
@@ -59,6 +59,8 @@ pub struct Evicted<'k> {
     pub last_access: u32,
     /// Whether it was fetched since it was stored.
     pub is_fetched: bool,
+    /// Whether it was drawn ([`crate::Common::draw_evictions`]).
+    pub is_drawn: bool,
 }
 
 /// The optional part of the contract, beside [`crate::Engine`]: each method has a default. A memory
@@ -118,8 +120,8 @@ pub trait Extensions {
     }
 
     /// Passes the items that were evicted since the last call to `tell`, the oldest first. The list
-    /// is bounded ([`crate::Common::list_evictions`]). Returns the number of evicted items that the
-    /// list had no place for.
+    /// is bounded ([`crate::Common::list_evictions`]). Returns the number of evicted items that
+    /// were to be listed, and for which the list had no place.
     fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64 {
         let _nothing_is_evicted = tell;
         0

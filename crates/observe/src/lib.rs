@@ -56,8 +56,10 @@ pub use metrics::{Metrics, process_metrics, series_of_rows};
 pub use observers::{
     CURVE_BYTES_PER_ENGINE, CURVE_ERROR_MAX, CURVE_KEYS_MIN, CURVE_SAMPLES_MIN, CurvePoint,
     CurveState, DRAWN_EVERY, HOT_KEYS_BYTES_PER_CORE, HOTTEST_MAX, HotKey, HotLists, HotRate,
-    HottestKeys, MakeMissModel, MissCurve, Moment, Noted, NotedAccess, Noting, Observers, Picked,
-    SampleGate,
+    HottestKeys, MakeMissModel, MissCurve, Moment, NAMED_PREFIXES_MAX, Noted, NotedAccess, Noting,
+    ObservedPrefix, ObservedPrefixes, Observers, PREFIXES_BYTES_PER_CORE,
+    PREFIXES_BYTES_PER_ENGINE, PREFIXES_MAX, Picked, PrefixErrors, PrefixNames, PrefixNumbers,
+    PrefixTable, SampleGate,
 };
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
 pub use rows::classes::{

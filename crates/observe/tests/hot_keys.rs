@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kachel_engine::{Key, KeyHasher, Seeds};
 use kachel_observe::{
     Counters, HotKey, HotRate, HottestKeys, Noted, NotedAccess, Noting, ObserverSet, Observers,
-    SampleGate,
+    PrefixNames, SampleGate,
 };
 
 const KEYS: usize = 1_000_000;
@@ -28,6 +28,9 @@ const FOUND_BY_BYTES_MIN: usize = 17;
 /// Of a hundred seeds that were tried, two have 18 of the 20 keys at 0.99, which is chance: so few
 /// drawn requests cannot tell apart what is so near (`DRAWN_EVERY`).
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=20;
+
+/// How engines draw the items that they evict: no test here observes prefixes.
+const NEVER: fn(u32) = |_| unreachable!("prefixes are off");
 
 /// SplitMix64.
 struct Random(u64);
@@ -110,8 +113,8 @@ type Truth = Vec<(u64, u64)>;
 
 /// Ten seconds of reads. Returns what they were, and what observers say of them.
 fn observed(keys: &Keys, zipf: &Zipf, seed: u64) -> (Truth, HottestKeys) {
-    let observers = Observers::new(CORES, 1, ObserverSet::HOT_KEYS);
-    observers.begin_shard(keys.hasher, || None, 0);
+    let observers = Observers::new(CORES, 1, ObserverSet::HOT_KEYS, PrefixNames::default());
+    observers.begin_shard(keys.hasher, || None, 0, NEVER);
     let gates: Vec<SampleGate> =
         (0..CORES).map(|core| SampleGate::new(seed * 99 + u64::from(core))).collect();
     let counters: Vec<Arc<Counters>> = (0..CORES).map(|_| Arc::default()).collect();
@@ -184,9 +187,9 @@ fn nineteen_of_the_twenty_hottest_keys_are_found() {
 #[test]
 fn merged_keys_are_told_again_for_a_while_unless_observers_are_switched() {
     let hasher = KeyHasher::new(Seeds { hash_keys: [3, 4] }, 1);
-    let observers = Observers::new(1, 1, ObserverSet::HOT_KEYS);
-    observers.begin_shard(hasher, || None, 0);
-    let noting = Noting { is_drawn: true, is_picked: false };
+    let observers = Observers::new(1, 1, ObserverSet::HOT_KEYS, PrefixNames::default());
+    observers.begin_shard(hasher, || None, 0, NEVER);
+    let noting = Noting { is_drawn: true, is_picked: false, observers: ObserverSet::HOT_KEYS };
     let read = |key: &[u8], now_ns: u64| {
         let secret_hash = hasher.secret_hash(key);
         let noted = Noted { key, secret_hash, access: NotedAccess::Miss, value_bytes: 0 };
@@ -200,11 +203,11 @@ fn merged_keys_are_told_again_for_a_while_unless_observers_are_switched() {
     assert_eq!(told(1), 1);
     read(b"two", 2);
     assert_eq!((told(2), told(499_999_999), told(500_000_001)), (1, 1, 2));
-    observers.switch(ObserverSet::HOT_KEYS, true, 500_000_002);
+    observers.switch(ObserverSet::HOT_KEYS, true, 500_000_002, NEVER);
     assert_eq!(told(500_000_002), 2, "they were on");
-    observers.switch(ObserverSet::HOT_KEYS, false, 500_000_003);
+    observers.switch(ObserverSet::HOT_KEYS, false, 500_000_003, NEVER);
     assert!(observers.hottest_keys(9, true, 500_000_003).is_none());
-    observers.switch(ObserverSet::HOT_KEYS, true, 500_000_004);
+    observers.switch(ObserverSet::HOT_KEYS, true, 500_000_004, NEVER);
     assert_eq!(told(500_000_004), 0, "they have begun anew");
 }
 

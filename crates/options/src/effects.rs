@@ -60,7 +60,7 @@ pub(crate) fn admin_host(
 }
 
 /// The observers that there are, as `--observe` names them.
-pub(crate) const OBSERVERS: [&str; 2] = ["hotkeys", "curve"];
+pub(crate) const OBSERVERS: [&str; 3] = ["hotkeys", "curve", "prefixes"];
 
 /// The effect of `--observe`.
 pub(crate) fn observe(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), OptionsError> {

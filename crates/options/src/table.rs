@@ -353,8 +353,8 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "observe",
         Text("list"),
         "off",
-        "what is observed from the start: hotkeys, curve, all or off; a list has commas. \"observe\" \
-         switches it while the server runs. See docs/operating.md",
+        "what is observed from the start: hotkeys, curve, prefixes, all or off; a list has commas. \
+         \"observe\" switches it while the server runs. See docs/operating.md",
         effects::observe,
     ),
     // What clients may do.

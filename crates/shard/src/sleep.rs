@@ -10,6 +10,7 @@
 use kachel_engine::{Engine, EngineIndex};
 use kachel_io::Wait;
 
+use crate::control::prefixes::PrefixWalking;
 use crate::clients::Clients;
 use crate::connections::late::LateClients;
 use crate::context::Context;
@@ -36,6 +37,7 @@ pub(crate) struct Resting<'a, E: Engine> {
     pub(crate) homes: &'a HomeEngines,
     pub(crate) late: &'a LateClients,
     pub(crate) records: &'a Records<E>,
+    pub(crate) walking: &'a PrefixWalking,
 }
 
 impl<E: Engine> Resting<'_, E> {
@@ -56,11 +58,12 @@ impl<E: Engine> Resting<'_, E> {
     }
 
     /// How long the shard may sleep (I3): at most until it has to resume a login that waits
-    /// (`logins`, T1), or until a home engine wants to be entered. [`Wait::Now`] if there is
+    /// (`logins`, T1), until a home engine wants to be entered, or until it counts items by prefix
+    /// again (`prefixes`, W3). [`Wait::Now`] if there is
     /// something to do in a home engine ([`HomeEngines::sleep_until_ns`]).
     #[inline]
     pub(crate) fn longest_sleep(&self) -> Wait {
-        let Self { context, engines, clients, homes, late, records } = self;
+        let Self { context, engines, clients, homes, late, records, walking } = self;
         let Some(engines_ns) = homes.sleep_until_ns(context, engines) else { return Wait::Now };
         let wait = match context.core.0 {
             _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
@@ -69,7 +72,7 @@ impl<E: Engine> Resting<'_, E> {
             _ if records.are_kept() => Wait::AtMostNs(SLEEP_NS_QUIET),
             _ => Wait::Forever,
         };
-        match clients.next_login_ns(context).min(engines_ns) {
+        match clients.next_login_ns(context).min(engines_ns).min(walking.next_ns()) {
             NEVER_NS => wait,
             next_ns => wait.at_most_ns(next_ns.saturating_sub(context.now_ns())),
         }

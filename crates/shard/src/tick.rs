@@ -27,7 +27,8 @@
 //!                   takes the answers that have come meanwhile
 //!   send            sends replies, closes connections              send, datagrams
 //!   maintain        has our engines do upkeep                      homes
-//!   crawl           reclaims space of dead items, if asked         crawl
+//!   crawl           reclaims space of dead items, if asked;        crawl, prefixes
+//!                   counts items by prefix, if observed
 //!   forget_gone     has reads of clients that have left forgotten  records
 //!   submit          submits operations on files                    files
 //!   balance         chooses connections for other cores            balance, policy
@@ -63,6 +64,7 @@ use crate::connections::late::LateClients;
 use crate::connections::send::Sending;
 use crate::context::Context;
 use crate::control::crawl::Crawling;
+use crate::control::prefixes::PrefixWalking;
 use crate::cores::process::Shared;
 use crate::cores::work::WorkMeter;
 use crate::large::upload::{Uploads, Values};
@@ -113,6 +115,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     uploads: Uploads<E::Upload>,
     listings: Listings,
     crawling: Crawling,
+    walking: PrefixWalking,
     arrivals: Arrivals,
     acceptor: Acceptor,
     datagrams: Datagrams,
@@ -152,7 +155,9 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         let clock = Rc::new(clock);
         let evicts = engines.common().options().evict;
         let make_model = if evicts { <E::Common as Common>::miss_model } else { || None };
-        shared.observers.begin_shard(hasher, make_model, clock.now_ns());
+        shared.observers.begin_shard(hasher, make_model, clock.now_ns(), |every| {
+            engines.common().draw_evictions(every);
+        });
         let work = WorkMeter::new(Rc::<C>::clone(&clock));
         let context = Context::new(core, shared, hasher, origin, reader.place(), sizes, log, work);
         let balance = Balance::new(&context);
@@ -175,6 +180,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             uploads: Uploads::new(),
             listings,
             crawling: Crawling::default(),
+            walking: PrefixWalking::default(),
             arrivals: Arrivals::new(),
             acceptor: Acceptor::default(),
             datagrams: Datagrams::default(),
@@ -250,14 +256,16 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
     /// halves.
     pub fn prepare_wait(&mut self) -> Wait {
         self.engines.mailboxes().wake_noted(&self.context); // Noted since `exchange`.
-        let Self { context, engines, clients, homes, late, records, .. } = &*self;
-        let resting = Resting { context, engines, clients, homes, late, records };
+        let Self { context, engines, clients, homes, late, records, walking, .. } = &*self;
+        let resting = Resting { context, engines, clients, homes, late, records, walking };
         if self.is_busy() || resting.has_visitors() {
             return Wait::Now;
         }
         debug_assert!(clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
         engines.mailboxes().sleeper(context.core).prepare_sleep();
-        let is_called = self.crawling.is_called(context) || resting.await_fences();
+        let is_called = self.crawling.is_called(context)
+            || walking.is_called(context)
+            || resting.await_fences();
         if is_called || resting.has_mail() { Wait::Now } else { resting.longest_sleep() }
     }
 
@@ -277,6 +285,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             || self.late.is_busy()
             || self.listings.may_go_on(&self.context, &self.clients)
             || self.crawling.is_busy()
+            || self.walking.is_busy()
             || self.context.log.is_on() && self.has_lines()
     }
 
@@ -564,10 +573,11 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         }
     }
 
-    /// Continues the run of the crawler, if there is one.
+    /// Continues the run of the crawler, if there is one, and the walk that counts items by prefix.
     #[inline]
     fn crawl(&mut self) {
-        let Self { context, engines, crawling, .. } = self;
+        let Self { context, engines, crawling, walking, .. } = self;
+        walking.step(context, engines);
         if crawling.is_busy() || crawling.is_called(context) {
             crawling.step(context, engines);
         }

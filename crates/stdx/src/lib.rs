@@ -11,6 +11,7 @@ mod combining;
 mod counter;
 mod flush_word;
 mod flushed_prefixes;
+mod gaps;
 mod held;
 mod json_text;
 mod landing;
@@ -32,6 +33,7 @@ pub use flushed_prefixes::{
     FLUSHED_PREFIXES_MAX, FlushedPrefixes, KeyPrefix, NotedPrefixes, PREFIX_BYTES_MAX,
     TooManyPrefixes,
 };
+pub use gaps::Gaps;
 pub use held::{Held, Keeper};
 pub use json_text::{put_json_text, shows_itself};
 pub use landing::{

@@ -17,9 +17,12 @@ impl ObserverSet {
     /// The miss-ratio curve.
     pub const CURVE: Self = Self(1 << 1);
 
+    /// What the prefixes of keys have: items, bytes, requests.
+    pub const PREFIXES: Self = Self(1 << 2);
+
     /// The names of the observers that there are.
-    pub const NAMES: [(&'static str, Self); 2] =
-        [("hotkeys", Self::HOT_KEYS), ("curve", Self::CURVE)];
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("hotkeys", Self::HOT_KEYS), ("curve", Self::CURVE), ("prefixes", Self::PREFIXES)];
 
     /// All observers.
     pub const ALL: Self = {

@@ -139,7 +139,7 @@ impl SmartPipe {
         let mut looks = None;
         while self.table.is_serving() {
             std::thread::sleep(LOOK_TIME);
-            self.note_hot_keys(&mut looks, shared);
+            self.note_looks(&mut looks, shared);
             let answered = self.table.counts().answered();
             // An idle server asks the kernel nothing.
             if answered == losses.answered() {
@@ -160,10 +160,10 @@ impl SmartPipe {
     }
 
     /// Has the observers note the reads that the pipe has answered since the last call, while hot
-    /// keys are observed.
-    fn note_hot_keys<'p>(&'p self, looks: &mut Option<Looks<'p>>, shared: &Shared) {
+    /// keys or prefixes are observed.
+    fn note_looks<'p>(&'p self, looks: &mut Option<Looks<'p>>, shared: &Shared) {
         let observers = &shared.observers;
-        if !observers.on().has(ObserverSet::HOT_KEYS) {
+        if !observers.on().has(ObserverSet::HOT_KEYS.with(ObserverSet::PREFIXES)) {
             *looks = None;
             return;
         }

@@ -22,6 +22,7 @@
 
 use std::cell::Cell;
 
+use kachel_stdx::Gaps;
 use kachel_wire::ObserverSet;
 
 use crate::by_class::CLASSED_PER_TICK_MAX;
@@ -36,7 +37,7 @@ use crate::by_class::CLASSED_PER_TICK_MAX;
 pub const DRAWN_EVERY: u32 = 32;
 
 /// The observers that need drawn requests.
-const DRAWING: ObserverSet = ObserverSet::HOT_KEYS;
+const DRAWING: ObserverSet = ObserverSet::HOT_KEYS.with(ObserverSet::PREFIXES);
 /// The observers that need the requests for picked keys.
 const PICKING: ObserverSet = ObserverSet::CURVE;
 /// A limit of hashes that lets requests reach the countdown, and picks no key (a hash of 0 or 1 is
@@ -50,6 +51,8 @@ pub struct Noting {
     pub is_drawn: bool,
     /// Its key is picked.
     pub is_picked: bool,
+    /// The observers that are on.
+    pub observers: ObserverSet,
 }
 
 /// The sample of a core.
@@ -69,8 +72,7 @@ pub struct SampleGate {
     observers: Cell<ObserverSet>,
     /// The greatest hash of a picked key. 0: no key is picked.
     picked_to: Cell<u64>,
-    /// The state of the generator of gaps.
-    random: Cell<u64>,
+    gaps: Cell<Gaps>,
 }
 
 impl SampleGate {
@@ -84,7 +86,7 @@ impl SampleGate {
             is_drawn: Cell::new(false),
             observers: Cell::new(ObserverSet::NONE),
             picked_to: Cell::new(0),
-            random: Cell::new(seed),
+            gaps: Cell::new(Gaps::new(seed)),
         }
     }
 
@@ -172,18 +174,22 @@ impl SampleGate {
             self.until_drawn.set(self.gap());
         }
         let is_picked = self.picks(secret_hash);
-        (is_drawn || is_picked).then_some(Noting { is_drawn, is_picked })
+        let observers = self.observers.get();
+        (is_drawn || is_picked).then_some(Noting { is_drawn, is_picked, observers })
+    }
+
+    /// The observers that are on in this tick.
+    #[inline]
+    pub const fn observers(&self) -> ObserverSet {
+        self.observers.get()
     }
 
     /// The requests before the next one that is drawn (G2).
-    ///
-    /// Source: the linear congruential generator of Knuth's MMIX.
     fn gap(&self) -> u32 {
-        let before = self.random.get();
-        let random = before.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        self.random.set(random);
-        let gaps = u64::from(2 * DRAWN_EVERY - 1);
-        (((random >> 32) * gaps) >> 32) as u32
+        let mut gaps = self.gaps.get();
+        let gap = gaps.next(DRAWN_EVERY);
+        self.gaps.set(gaps);
+        gap
     }
 }
 
@@ -271,7 +277,9 @@ mod tests {
         let delayed = (0..2 * DRAWN_EVERY).find(|_| gate.samples(NEVER));
         assert!(delayed.is_some(), "one is drawn");
         assert!(gate.samples(NEVER), "the next one is drawn in its place");
-        assert_eq!(gate.noting(NEVER), Some(Noting { is_drawn: true, is_picked: false }));
+        let observers = ObserverSet::HOT_KEYS;
+        let noting = Noting { is_drawn: true, is_picked: false, observers };
+        assert_eq!(gate.noting(NEVER), Some(noting));
     }
 
     #[test]

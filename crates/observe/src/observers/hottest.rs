@@ -20,7 +20,7 @@ use crate::observers::summary::{Numbers, Summary, WAYS, bucket_of};
 pub const HOTTEST_MAX: usize = 100;
 
 /// Standard deviations of the sample within which the true rate is (H1).
-const DEVIATIONS: f64 = 5.0;
+pub(super) const DEVIATIONS: f64 = 5.0;
 /// The least time over which a rate is computed, in seconds.
 const SECONDS_MIN: f64 = 1.0;
 

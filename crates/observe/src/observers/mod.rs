@@ -17,15 +17,16 @@
 //! Invariants:
 //! - O1  A core notes only requests that it has executed, and each of them once.
 //! - O2  Noting a request allocates nothing. Hot keys allocate when they are switched on for the
-//!   first time, and keep their memory. The curve allocates each time that it is switched on, and
-//!   frees its memory when it is switched off. A turn of a client has at most one such command.
+//!   first time, and keep their memory. The curve and the prefixes allocate each time that they are
+//!   switched on, and free their memory when they are switched off. A turn of a client has at most
+//!   one such command. A walk over an engine allocates a table.
 //! - O3  A core never waits for its own state.
 
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kachel_engine::KeyHasher;
+use kachel_engine::{EngineIndex, KeyHasher};
 use kachel_stdx::CachePadded;
 use kachel_wire::ObserverSet;
 
@@ -37,18 +38,31 @@ mod gate;
 mod hot_keys;
 mod hottest;
 mod summary;
+mod by_prefix;
+mod prefix_walks;
+mod prefix_table;
 
 pub use advice::{
     CURVE_ERROR_MAX, CURVE_KEYS_MIN, CURVE_SAMPLES_MIN, CurvePoint, CurveState, MissCurve,
 };
+pub use by_prefix::{ObservedPrefix, ObservedPrefixes, PREFIXES_MAX, PrefixErrors};
 pub use curve::{CURVE_BYTES_PER_ENGINE, MakeMissModel, Moment, Picked};
 pub use gate::{DRAWN_EVERY, Noting, SampleGate};
 pub use hot_keys::HOT_KEYS_BYTES_PER_CORE;
 pub use hottest::{HOTTEST_MAX, HotKey, HotLists, HotRate, HottestKeys};
+pub use prefix_table::{NAMED_PREFIXES_MAX, PrefixNames, PrefixNumbers, PrefixTable};
 
+use by_prefix::{PrefixSource, PrefixSources};
 use curve::{BATCH, Curves};
 use hot_keys::HotKeys;
 use hottest::{Source, merge};
+use prefix_walks::PrefixWalks;
+
+/// The most bytes of memory that prefixes take for each core.
+pub const PREFIXES_BYTES_PER_CORE: usize = PrefixTable::BYTES;
+/// The most bytes of memory that prefixes take for each engine: the table of the last walk, and one
+/// that is being filled.
+pub const PREFIXES_BYTES_PER_ENGINE: usize = 2 * PrefixTable::BYTES;
 
 /// What a request has done with its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,20 +115,56 @@ pub struct Observers {
     /// Held while observers are switched.
     switching: Mutex<()>,
     /// The hottest keys that were merged last, for as long as no observer is switched.
-    merged: Mutex<Option<Arc<Merged>>>,
+    hottest: LastMerged<HottestKeys>,
     /// The models of the miss-ratio curve.
     curves: Curves,
+    /// How prefixes are found, and which are named.
+    names: PrefixNames,
+    /// The items by prefix of each engine.
+    walks: PrefixWalks,
+    /// What prefixes had when it was merged last, as `hottest`.
+    prefixes: LastMerged<ObservedPrefixes>,
 }
 
-/// The hottest keys at a time.
+/// What was merged last.
 #[derive(Debug)]
-struct Merged {
+struct LastMerged<T>(Mutex<Option<Arc<Merged<T>>>>);
+
+/// What all cores knew at a time.
+#[derive(Debug)]
+struct Merged<T> {
     at_ns: u64,
     with_keys: bool,
-    hottest: HottestKeys,
+    what: T,
 }
 
-/// The time for which merged keys are told again. So clients that ask for them all the time cost
+impl<T> Default for LastMerged<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> LastMerged<T> {
+    /// What `merge` returns, or what it has returned not long before.
+    fn at(&self, now_ns: u64, with_keys: bool, merge: impl FnOnce() -> T) -> Arc<Merged<T>> {
+        let last = lock(&self.0).clone();
+        let is_new = |last: &Arc<Merged<T>>| {
+            now_ns.saturating_sub(last.at_ns) < MERGED_FOR_NS && last.with_keys == with_keys
+        };
+        if let Some(last) = last.filter(is_new) {
+            return last;
+        }
+        let merged = Arc::new(Merged { at_ns: now_ns, with_keys, what: merge() });
+        *lock(&self.0) = Some(Arc::clone(&merged));
+        merged
+    }
+
+    fn forget(&self) {
+        *lock(&self.0) = None;
+    }
+}
+
+/// The time for which what was merged is told again. So clients that ask for it all the time cost
 /// no more than a merge in this time. A guess.
 const MERGED_FOR_NS: u64 = 500_000_000;
 
@@ -123,12 +173,25 @@ const MERGED_FOR_NS: u64 = 500_000_000;
 struct CoreState {
     /// `None` until this observer is switched on (O2).
     hot_keys: Option<Box<HotKeys>>,
+    /// `None` while this observer is off (O2).
+    prefixes: Option<Box<PrefixTable>>,
+}
+
+impl CoreState {
+    /// Follows a switch of hot keys. They begin anew if they were off.
+    fn switch_hot_keys(&mut self, begins: bool, now_ns: u64) {
+        match &mut self.hot_keys {
+            _ if !begins => {}
+            Some(hot_keys) => hot_keys.begin_anew(now_ns),
+            none => *none = Some(Box::new(HotKeys::new(now_ns))),
+        }
+    }
 }
 
 impl Observers {
     /// The observers of a process with this many cores and engines. All are off until the first
     /// shard begins.
-    pub fn new(cores: u16, engines: u16, at_start: ObserverSet) -> Self {
+    pub fn new(cores: u16, engines: u16, at_start: ObserverSet, names: PrefixNames) -> Self {
         Self {
             at_start,
             on: AtomicU8::new(ObserverSet::NONE.bits()),
@@ -136,20 +199,33 @@ impl Observers {
             cores: (0..cores).map(|_| CachePadded::default()).collect(),
             outside: Mutex::default(),
             switching: Mutex::default(),
-            merged: Mutex::default(),
+            hottest: LastMerged::default(),
             curves: Curves::new(engines),
+            names,
+            walks: PrefixWalks::new(engines),
+            prefixes: LastMerged::default(),
         }
     }
 
     /// A shard begins at `now_ns` of the monotonic clock. It hashes keys as all shards of its
     /// process do, and its engines have models that `make_model` makes. The first one switches on
-    /// the observers that are on from the start.
-    pub fn begin_shard(&self, hasher: KeyHasher, make_model: MakeMissModel, now_ns: u64) {
+    /// the observers that are on from the start, as [`Self::switch`] does.
+    pub fn begin_shard(
+        &self,
+        hasher: KeyHasher,
+        make_model: MakeMissModel,
+        now_ns: u64,
+        draw_evictions: impl FnOnce(u32),
+    ) {
         self.curves.set_make(make_model);
+        let mut is_first = false;
         let _hasher = self.hasher.get_or_init(|| {
-            self.switch(self.at_start, true, now_ns);
+            is_first = true;
             hasher
         });
+        if is_first {
+            self.switch(self.at_start, true, now_ns, draw_evictions);
+        }
     }
 
     /// The observers that are on. Cost: a load.
@@ -158,22 +234,31 @@ impl Observers {
         ObserverSet::from_bits(self.on.load(Relaxed))
     }
 
-    /// Switches observers on or off. Those that were off begin anew, at `now_ns` of the monotonic
-    /// clock. Each core follows in its next tick.
-    pub fn switch(&self, observers: ObserverSet, on: bool, now_ns: u64) {
+    /// Switches observers on or off, as soon as a shard has begun. Those that were off begin anew,
+    /// at `now_ns` of the monotonic clock. Each core follows in its next tick. `draw_evictions` has
+    /// the engines draw one of so many items that they evict, or none.
+    pub fn switch(
+        &self,
+        observers: ObserverSet,
+        on: bool,
+        now_ns: u64,
+        draw_evictions: impl FnOnce(u32),
+    ) {
         let _one = lock(&self.switching);
-        let begins = on && !self.on().has(ObserverSet::HOT_KEYS);
-        for state in self.cores.iter().map(|core| &**core).chain([&self.outside]) {
-            let mut state = lock(state);
-            if observers.has(ObserverSet::HOT_KEYS) && begins {
-                match &mut state.hot_keys {
-                    Some(hot_keys) => hot_keys.begin_anew(now_ns),
-                    none => *none = Some(Box::new(HotKeys::new(now_ns))),
-                }
-            }
+        let begins = |one| on && observers.has(one) && !self.on().has(one);
+        let hot_keys_begin = begins(ObserverSet::HOT_KEYS);
+        for state in self.states() {
+            lock(state).switch_hot_keys(hot_keys_begin, now_ns);
         }
         if observers.has(ObserverSet::CURVE) {
             self.curves.switch(on);
+        }
+        if observers.has(ObserverSet::PREFIXES) && on != self.on().has(ObserverSet::PREFIXES) {
+            for state in self.states() {
+                lock(state).prefixes = on.then(|| self.new_prefix_table());
+            }
+            self.walks.begin_anew();
+            draw_evictions(if on { DRAWN_EVERY } else { 0 });
         }
         let change = |bits: u8| {
             let before = ObserverSet::from_bits(bits);
@@ -181,7 +266,19 @@ impl Observers {
             Some(after.bits())
         };
         let _before = self.on.fetch_update(Relaxed, Relaxed, change);
-        *lock(&self.merged) = None;
+        self.hottest.forget();
+        self.prefixes.forget();
+    }
+
+    /// The states of all cores, and that of what answers without one.
+    fn states(&self) -> impl Iterator<Item = &Mutex<CoreState>> {
+        self.cores.iter().map(|core| &**core).chain([&self.outside])
+    }
+
+    /// A table for prefixes. Called after a shard has begun.
+    fn new_prefix_table(&self) -> Box<PrefixTable> {
+        let hasher = self.hasher.get().expect("a shard has begun");
+        Box::new(PrefixTable::new(*hasher, &self.names))
     }
 
     /// The greatest hash of a key that observers pick in this tick of a core, which holds `picked`
@@ -229,9 +326,29 @@ impl Observers {
         };
         counters.observed.add(1);
         if noting.is_drawn
+            && noting.observers.has(ObserverSet::HOT_KEYS)
             && let Some(hot_keys) = &mut state.hot_keys
         {
             hot_keys.note(noted, now_ns);
+        }
+        if noting.is_drawn
+            && let Some(prefixes) = &mut state.prefixes
+        {
+            prefixes.note_request(noted.key, noted.access);
+        }
+    }
+
+    /// Notes an item that was evicted while `core` held its engine, and drawn. Does nothing while
+    /// prefixes are off, or another thread copies the numbers of the core (O3).
+    pub fn note_evicted(&self, core: usize, key: &[u8], counters: &Counters) {
+        debug_assert!(!key.is_empty(), "a key has bytes");
+        match self.cores[core].try_lock() {
+            Err(_) => counters.observed_lost.add(1),
+            Ok(mut state) => {
+                if let Some(prefixes) = &mut state.prefixes {
+                    prefixes.note_evicted(key);
+                }
+            }
         }
     }
 
@@ -245,9 +362,15 @@ impl Observers {
         now_ns: u64,
     ) {
         debug_assert!(reads > 0, "only a key that was read is noted");
-        if let Some(hot_keys) = &mut lock(&self.outside).hot_keys {
+        let mut state = lock(&self.outside);
+        if self.on().has(ObserverSet::HOT_KEYS)
+            && let Some(hot_keys) = &mut state.hot_keys
+        {
             let bytes = u64::from(reads) * value_bytes as u64;
             hot_keys.reads.add(secret_hash, key, reads, bytes, now_ns);
+        }
+        if let Some(prefixes) = &mut state.prefixes {
+            prefixes.note_hits(key, reads.into());
         }
     }
 
@@ -263,21 +386,12 @@ impl Observers {
         if !self.on().has(ObserverSet::HOT_KEYS) {
             return None;
         }
-        let last = lock(&self.merged).clone();
-        let is_new = |last: &Arc<Merged>| {
-            now_ns.saturating_sub(last.at_ns) < MERGED_FOR_NS && last.with_keys == with_keys
-        };
-        if let Some(last) = last.filter(is_new) {
-            return Some(last.hottest.first(count));
-        }
-        let hottest = self.merge_all(hasher, with_keys, now_ns);
-        let first = hottest.first(count);
-        *lock(&self.merged) = Some(Arc::new(Merged { at_ns: now_ns, with_keys, hottest }));
-        Some(first)
+        let merge = || self.merge_hot_keys(hasher, with_keys, now_ns);
+        Some(self.hottest.at(now_ns, with_keys, merge).what.first(count))
     }
 
     /// Merges the hot keys of all cores and of the pipe.
-    fn merge_all(&self, hasher: &KeyHasher, with_keys: bool, now_ns: u64) -> HottestKeys {
+    fn merge_hot_keys(&self, hasher: &KeyHasher, with_keys: bool, now_ns: u64) -> HottestKeys {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for core in &self.cores {
             if let Some(hot_keys) = &mut lock(core).hot_keys {
@@ -289,8 +403,7 @@ impl Observers {
             reads.push(Source::of(&mut hot_keys.reads, 1, now_ns));
         }
         let key = |secret_hash, is_read| {
-            let states = self.cores.iter().map(|core| &**core).chain([&self.outside]);
-            states.into_iter().find_map(|state| {
+            self.states().find_map(|state| {
                 let state = lock(state);
                 let HotKeys { reads, writes } = state.hot_keys.as_deref()?;
                 let summary = if is_read { reads } else { writes };
@@ -306,6 +419,87 @@ impl Observers {
             writes: merge(&writes, &|secret_hash| shown(secret_hash, false)),
         }
     }
+
+    /// What prefixes have, at `now_ns` of the monotonic clock: at most `count` of those with the
+    /// most bytes, and at most [`PREFIXES_MAX`]; with their names if `with_names`, or if an option
+    /// names them. `None` while this observer is off. Any thread may ask. The numbers may be those
+    /// of half a second ago.
+    ///
+    /// Cost: a copy of 72 bytes for each of 1,024 rows a core and an engine, and a sort of them; no
+    /// more than twice a second.
+    pub fn prefixes(
+        &self,
+        count: usize,
+        with_names: bool,
+        now_ns: u64,
+    ) -> Option<ObservedPrefixes> {
+        let hasher = self.hasher.get()?;
+        if !self.on().has(ObserverSet::PREFIXES) {
+            return None;
+        }
+        let merge = || self.merge_prefixes(hasher, with_names, now_ns);
+        Some(self.prefixes.at(now_ns, with_names, merge).what.first(count))
+    }
+
+    /// Merges the prefixes of all cores, of the pipe and of all engines.
+    fn merge_prefixes(
+        &self,
+        hasher: &KeyHasher,
+        with_names: bool,
+        now_ns: u64,
+    ) -> ObservedPrefixes {
+        let mut requests = Vec::new();
+        for core in &self.cores {
+            let state = lock(core);
+            requests.extend(state.prefixes.as_ref().map(|of| PrefixSource::of(of, DRAWN_EVERY)));
+        }
+        let outside = lock(&self.outside).prefixes.as_ref().map(|of| PrefixSource::of(of, 1));
+        requests.extend(outside);
+        let (items, walk_age_s) = self.walks.sources(now_ns);
+        let named: Vec<u64> = self.names.hashed(hasher).map(|(_, hash)| hash).collect();
+        let prefix = |hash| {
+            let of_state = |state: &Mutex<CoreState>| {
+                lock(state).prefixes.as_ref()?.prefix(hash).map(Box::from)
+            };
+            self.walks.prefix(hash).or_else(|| self.states().find_map(of_state))
+        };
+        let shown = |hash| {
+            let is_shown = with_names || named.contains(&hash);
+            (hasher.shown_hash(hash), if is_shown { prefix(hash) } else { None })
+        };
+        PrefixSources { requests, items, walk_age_s }.merge((hasher, &self.names), &shown)
+    }
+
+    /// The number of the last switch of prefixes. `None` while they are off. Cost: a load, or two.
+    #[inline]
+    pub fn prefix_epoch(&self) -> Option<u32> {
+        self.on().has(ObserverSet::PREFIXES).then(|| self.walks.epoch())
+    }
+
+    /// A table for a walk over the items of an engine.
+    pub fn begin_walk(&self) -> Box<PrefixTable> {
+        self.new_prefix_table()
+    }
+
+    /// Ends a walk over an engine, which has begun in `epoch`, at `now_ns` of the monotonic clock.
+    ///
+    /// Errors: another thread copies the numbers of the last walk. The table is given back, and the
+    /// caller must try again.
+    pub fn end_walk(
+        &self,
+        engine: EngineIndex,
+        epoch: u32,
+        table: Box<PrefixTable>,
+        now_ns: u64,
+    ) -> Result<(), Box<PrefixTable>> {
+        self.walks.end(engine, epoch, table, now_ns)
+    }
+}
+
+/// An array that is made on the heap, because it may be too large for a stack.
+fn boxed<T: Clone, const COUNT: usize>(one: T) -> Box<[T; COUNT]> {
+    let all = vec![one; COUNT].into_boxed_slice();
+    all.try_into().unwrap_or_else(|_| unreachable!("there are as many"))
 }
 
 /// Locks what a core or all of them have. A thread that panics meanwhile ends the process.

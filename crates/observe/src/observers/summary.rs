@@ -37,6 +37,8 @@
 
 use kachel_engine::KEY_BYTES_MAX;
 
+use crate::observers::boxed;
+
 /// Entries of a bucket.
 pub(super) const WAYS: usize = 8;
 /// Buckets of a summary: a power of two.
@@ -136,12 +138,6 @@ pub(super) struct Summary {
 /// The bucket of a key.
 pub(super) const fn bucket_of(secret_hash: u64) -> usize {
     (secret_hash >> (u64::BITS - BUCKETS.trailing_zeros())) as usize
-}
-
-/// As many as there are buckets, each made as `one`.
-fn boxed<T: Clone>(one: T) -> Box<[T; BUCKETS]> {
-    let all = vec![one; BUCKETS].into_boxed_slice();
-    all.try_into().unwrap_or_else(|_| unreachable!("there are as many"))
 }
 
 impl Summary {

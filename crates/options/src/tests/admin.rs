@@ -70,6 +70,7 @@ fn observers_are_named_in_a_list() {
     for (given, wanted, shown) in [
         (&[][..], &[][..], "off"),
         (&["--observe=hotkeys,hotkeys"], &["hotkeys"], "hotkeys"),
+        (&["--observe=prefixes,curve"], &["curve", "prefixes"], "curve,prefixes"),
         (&["--observe", "all", "--observe=off"], &[], "off"),
     ] {
         let options = kachel(given);

@@ -164,6 +164,8 @@ pub struct Pool {
     keeps_pages: AtomicBool,
     /// Whether the reclaimers list what they evict.
     lists_evictions: AtomicBool,
+    /// The reclaimers draw one of this many items that they evict; 0: none.
+    draws_evictions: AtomicU32,
     free: Mutex<Free>,
 }
 
@@ -219,6 +221,7 @@ impl Pool {
             retired: AtomicU32::new(0),
             keeps_pages: AtomicBool::new(false),
             lists_evictions: AtomicBool::new(false),
+            draws_evictions: AtomicU32::new(0),
             free: Mutex::new(Free {
                 // Reclaimed for all, so that a segment that comes back needs no allocation.
                 idle: Vec::with_capacity(segments as usize),
@@ -244,6 +247,17 @@ impl Pool {
     /// Whether evicted items are listed. Cost: a load.
     pub(crate) fn lists_evictions(&self) -> bool {
         self.lists_evictions.load(Ordering::Relaxed)
+    }
+
+    /// Has all shards draw one of `every` items that they evict, and list it; 0: none. Cost: a
+    /// store.
+    pub fn draw_evictions(&self, every: u32) {
+        self.draws_evictions.store(every, Ordering::Relaxed);
+    }
+
+    /// One of this many evicted items is drawn; 0: none is. Cost: a load.
+    pub(crate) fn draws_evictions(&self) -> u32 {
+        self.draws_evictions.load(Ordering::Relaxed)
     }
 
     /// The pages that back its segments.

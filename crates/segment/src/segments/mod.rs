@@ -176,7 +176,8 @@ impl Segments {
     }
 
     /// Tells the items that were evicted since the last call, as far as they were listed
-    /// ([`Pool::list_evictions`]). Returns how many more items were evicted than were listed.
+    /// ([`Pool::list_evictions`], [`Pool::draw_evictions`]). Returns for how many more the list had
+    /// no place.
     pub fn take_evicted(&mut self, tell: impl FnMut(&EvictedItem<'_>)) -> u64 {
         self.reclaimer.evicted_mut().take(tell)
     }

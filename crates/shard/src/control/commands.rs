@@ -15,7 +15,8 @@ use kachel_net::{ClientIndex, CloseReason, Connection, ConnectionIndex};
 use kachel_stdx::KeyPrefix;
 use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
 use kachel_wire::{
-    Cachedump, DetailTopic, Reply, Sink as _, StatsTopic, Streams, binary_stats_topic, stats_topic,
+    Cachedump, DetailTopic, ObserverSet, Reply, Sink as _, StatsTopic, Streams, binary_stats_topic,
+    stats_topic,
 };
 
 use crate::clients::Clients;
@@ -78,7 +79,7 @@ pub(crate) fn work_bytes(request: &Request<'_>) -> u64 {
         _ => return REQUEST_BYTES,
     };
     match topic {
-        StatsTopic::HotKeys(_) | StatsTopic::MissCurve => TURN_BYTES_MAX,
+        StatsTopic::HotKeys(_) | StatsTopic::MissCurve | StatsTopic::Prefixes(_) => TURN_BYTES_MAX,
         _ => REQUEST_BYTES,
     }
 }
@@ -169,9 +170,7 @@ impl<E: Engine> Administration<'_, E> {
             }
             Admin::SwitchPipe { on, noreply } => self.switch_pipe(on, noreply),
             Admin::Observe { observers, on, noreply } => {
-                context.shared.observers.switch(observers, on, context.now_ns());
-                // The requests after this one in the same tick follow it.
-                context.begin_sample();
+                self.switch_observers(observers, on);
                 self.done(Reply::Ok, noreply)
             }
             Admin::ShowHash { key } => {
@@ -368,6 +367,18 @@ impl<E: Engine> Administration<'_, E> {
         }
         self.clients.ask_refresh(self.context, connection, noreply);
         Ok(())
+    }
+
+    /// Switches observers on or off. The cores that walk for them are woken.
+    fn switch_observers(&self, observers: ObserverSet, on: bool) {
+        let Self { context, engines, .. } = self;
+        let draw = |every| engines.common().draw_evictions(every);
+        context.shared.observers.switch(observers, on, context.now_ns(), draw);
+        if observers.has(ObserverSet::PREFIXES) {
+            context.others().for_each(|core| context.note_wake(core));
+        }
+        // The requests after this one in the same tick follow it.
+        context.begin_sample();
     }
 
     /// Switches the pipe on or off. It is off before the client hears so.

@@ -11,7 +11,7 @@ use kachel_engine::Copies;
 use kachel_host::Usage;
 use kachel_io::{DirectIoRefusal, SocketName};
 use kachel_net::{CloseReason, CoreIndex, Endpoints, Overdue, PINNED_PERCENT_MAX};
-use kachel_observe::Row;
+use kachel_observe::{PrefixNames, Row};
 use kachel_wire::ObserverSet;
 
 use crate::cores::homes::Homes;
@@ -114,6 +114,8 @@ pub struct SharedOptions {
     /// The addresses of the listeners, in the order of their endpoints, for `stats conns`: as
     /// `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT` or `unix:PATH`.
     pub listeners: Vec<String>,
+    /// The prefixes that metrics show, without their delimiters (`--admin-prefixes`).
+    pub named_prefixes: Vec<String>,
     /// All sockets of the process for clients and datagrams, for `stats conns`.
     pub sockets: Vec<OpenSocket>,
     /// How requests over UDP are answered.
@@ -153,6 +155,7 @@ impl Default for SharedOptions {
             plain: PlainOptions::default(),
             endpoints: Endpoints::default(),
             listeners: Vec::new(),
+            named_prefixes: Vec::new(),
             sockets: Vec::new(),
             udp: UdpOptions::default(),
             tell_client: None,
@@ -179,6 +182,12 @@ impl SharedOptions {
         let net_cores = self.plain.net_cores.unwrap_or(0);
         let engines = self.engines.unwrap_or(self.shards.saturating_sub(net_cores));
         Homes::new(engines, self.shards, net_cores)
+    }
+
+    /// How observers find the prefixes of keys.
+    pub(crate) fn prefix_names(&self) -> PrefixNames {
+        let named = self.named_prefixes.iter().map(|name| name.as_bytes().into()).collect();
+        PrefixNames { delimiter: self.plain.prefix_delimiter, named }
     }
 
     /// The rows that other parts of the process count: Kachel's own ones, or those that have

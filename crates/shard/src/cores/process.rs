@@ -13,8 +13,8 @@ use kachel_engine::{ClockOrigin, Common, Now};
 use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
 use kachel_observe::{
-    HottestKeys, Metrics, MissCurve, Moment, Observers, ProcessFacts, Reading, Totals, Watchers,
-    general, own,
+    HottestKeys, Metrics, MissCurve, Moment, ObservedPrefixes, Observers, ProcessFacts, Reading,
+    Totals, Watchers, general, own,
 };
 
 use crate::cores::buffers::WaitingMemory;
@@ -105,7 +105,12 @@ impl Shared {
             ),
             crawler: Crawler::new(options.plain.crawler_on),
             watchers: Watchers::new(options.shards),
-            observers: Observers::new(options.shards, homes.engines(), options.plain.observers),
+            observers: Observers::new(
+                options.shards,
+                homes.engines(),
+                options.plain.observers,
+                options.prefix_names(),
+            ),
             sender_budget: SenderBudget::new(options.udp.sender_datagrams_max),
             throttle: LoginThrottle::new(options.shards, options.plain.connections_max),
             options,
@@ -213,6 +218,13 @@ impl Shared {
     /// thread may ask. Cost: as [`Observers::hottest_keys`].
     pub fn hottest_keys(&self, count: usize, now_ns: u64) -> Option<HottestKeys> {
         self.observers.hottest_keys(count, self.options.plain.dumps_allowed, now_ns)
+    }
+
+    /// What prefixes have, at `now_ns` of the monotonic clock: at most `count` of those with the
+    /// most bytes. Their names are there if keys may be listed, or an option names them. `None`
+    /// while this observer is off. Any thread may ask. Cost: as [`Observers::prefixes`].
+    pub fn prefixes(&self, count: usize, now_ns: u64) -> Option<ObservedPrefixes> {
+        self.observers.prefixes(count, self.options.plain.dumps_allowed, now_ns)
     }
 
     /// The state of all counters, at `at_ns` of the monotonic clock. Any thread may ask. The other

@@ -193,12 +193,17 @@ impl Context {
         }
     }
 
-    /// Writes the lines of the items that an engine has evicted.
+    /// Writes the lines of the items that an engine has evicted, and has the observers note those
+    /// that were drawn.
     #[cold]
     pub(crate) fn log_evicted(&self, engine: &mut impl Engine) {
         let now = self.now().second;
         debug_assert!(engine.has_evicted(), "there is something to tell");
+        let observers = &self.shared.observers;
         let unlisted = engine.take_evicted(|evicted| {
+            if evicted.is_drawn {
+                observers.note_evicted(self.core.number(), evicted.key, &self.counters);
+            }
             let (key, value_bytes) = (ShownKey::of(evicted.key), evicted.value_bytes);
             let class = self.sizes.of(key.byte_count(), value_bytes, evicted.client_flags);
             let item = LogItem { key, class, value_bytes };

@@ -5,5 +5,6 @@
 
 pub(crate) mod curve;
 pub(crate) mod hottest;
+pub(crate) mod by_prefix;
 pub(crate) mod topics;
 pub(crate) mod holdings;

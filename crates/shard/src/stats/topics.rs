@@ -73,6 +73,7 @@ impl<E: Engine> Answering<'_, E> {
             StatsTopic::Pipe => self.pipe(),
             StatsTopic::HotKeys(count) => self.hottest_keys(count),
             StatsTopic::MissCurve => self.miss_curve(),
+            StatsTopic::Prefixes(count) => self.observed_prefixes(count),
         }
     }
 

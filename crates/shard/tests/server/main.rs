@@ -27,6 +27,7 @@ mod memory_limit;
 mod neighbors;
 mod observers;
 mod pinned;
+mod prefixes;
 mod readers;
 mod replies;
 mod roles;

@@ -4,10 +4,10 @@
 //! Downstream: `shard` answers each topic.
 //!
 //! Source: the replies of 1.6.45. `reset`, `settings` and `detail` count also with more text behind
-//! them; topics that only the text protocol has are unknown. `kachel`, `pipe`, `hotkeys`
-//! and `mrc` are Kachel's own.
+//! them; topics that only the text protocol has are unknown. `kachel`, `pipe`, `hotkeys`,
+//! `mrc` and `prefixes` are Kachel's own.
 
-use crate::text::stats::{DetailTopic, StatsTopic, hot_keys};
+use crate::text::stats::{DetailTopic, StatsTopic, hot_keys, prefixes};
 
 /// Reads the topic of `STAT`: the key of the request.
 ///
@@ -28,12 +28,22 @@ pub fn binary_stats_topic(key: &[u8]) -> StatsTopic {
         b"pipe" => StatsTopic::Pipe,
         b"hotkeys" => hot_keys(None),
         b"mrc" => StatsTopic::MissCurve,
-        [b'h', b'o', b't', b'k', b'e', b'y', b's', b' ', count @ ..] => hot_keys(Some(count)),
+        b"prefixes" => prefixes(None),
         _ if key.starts_with(b"settings") => StatsTopic::Settings,
-        _ => match key.strip_prefix(b"detail") {
-            Some(form) => StatsTopic::Detail(detail(form)),
-            None => StatsTopic::Unknown,
-        },
+        _ => of_parts(key),
+    }
+}
+
+/// The topic of a key with more text behind its first word.
+fn of_parts(key: &[u8]) -> StatsTopic {
+    if let Some(form) = key.strip_prefix(b"detail") {
+        StatsTopic::Detail(detail(form))
+    } else if let Some(count) = key.strip_prefix(b"hotkeys ") {
+        hot_keys(Some(count))
+    } else if let Some(count) = key.strip_prefix(b"prefixes ") {
+        prefixes(Some(count))
+    } else {
+        StatsTopic::Unknown
     }
 }
 

@@ -6,7 +6,7 @@
 //! Invariants:
 //! - I1  Topics are recognized as in 1.6.45. Most topics may be abbreviated, and the first that
 //!   matches counts. `items`, `slabs` and `sizes` may not be abbreviated, nor may `kachel`,
-//!   `pipe`, `hotkeys` and `mrc`, which are Kachel's own.
+//!   `pipe`, `hotkeys`, `mrc` and `prefixes`, which are Kachel's own.
 
 use crate::number::read_u32;
 use crate::reply::Reply;
@@ -17,6 +17,9 @@ const CLASS_COUNT: u32 = 64;
 
 /// The number of keys of each list that `stats hotkeys` without a number asks for.
 const HOT_KEYS_USUAL: u32 = 20;
+
+/// The number of prefixes that `stats prefixes` without a number asks for.
+const PREFIXES_USUAL: u32 = 20;
 
 /// A topic of `stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,9 @@ pub enum StatsTopic {
     HotKeys(u32),
     /// `stats mrc`: the miss-ratio curve. 1.6.45 has no such topic.
     MissCurve,
+    /// `stats prefixes [COUNT]`: what prefixes have, of at most `COUNT` of them. 1.6.45 has no such
+    /// topic.
+    Prefixes(u32),
     /// None of these: `ERROR`.
     Unknown,
 }
@@ -112,6 +118,7 @@ pub fn stats_topic(topic: &[u8]) -> StatsTopic {
             b"pipe" => StatsTopic::Pipe,
             b"hotkeys" => hot_keys(words.next()),
             b"mrc" => StatsTopic::MissCurve,
+            b"prefixes" => prefixes(words.next()),
             _ => StatsTopic::Unknown,
         }
     }
@@ -121,6 +128,12 @@ pub fn stats_topic(topic: &[u8]) -> StatsTopic {
 pub(crate) fn hot_keys(count: Option<&[u8]>) -> StatsTopic {
     let count = count.map_or(Some(HOT_KEYS_USUAL), read_u32);
     count.map_or(StatsTopic::Unknown, StatsTopic::HotKeys)
+}
+
+/// As [`hot_keys`], for prefixes.
+pub(crate) fn prefixes(count: Option<&[u8]>) -> StatsTopic {
+    let count = count.map_or(Some(PREFIXES_USUAL), read_u32);
+    count.map_or(StatsTopic::Unknown, StatsTopic::Prefixes)
 }
 
 fn detail(word: Option<&[u8]>) -> DetailTopic {
@@ -169,6 +182,10 @@ mod tests {
             (b"hot", StatsTopic::Unknown),
             (b"mrc", StatsTopic::MissCurve),
             (b"mr", StatsTopic::Unknown),
+            (b"prefixes", StatsTopic::Prefixes(20)),
+            (b"prefixes 7", StatsTopic::Prefixes(7)),
+            (b"prefixes -1", StatsTopic::Unknown),
+            (b"prefix", StatsTopic::Unknown),
             (b"kachel", StatsTopic::Kachel),
             (b"k", StatsTopic::Unknown),
             (b"bogus", StatsTopic::Unknown),

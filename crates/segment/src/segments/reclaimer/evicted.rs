@@ -1,12 +1,14 @@
-//! The list of the items that were evicted, for the log of evictions.
+//! The list of the items that were evicted, for the log of evictions and for observers.
 //!
-//! Upstream:   the reclaimer, while the pool says that evictions are listed.
+//! Upstream:   the reclaimer, while the pool says that evicted items are listed, or drawn.
 //! Downstream: the owner of the segments takes the list before another core may use them.
 //!
 //! Invariants:
-//! - E1  The list has at most `EVICTED_MAX` items. Further evicted items are only counted. So the
+//! - E1  The list has at most `EVICTED_MAX` items. Further ones are only counted. So the
 //!   memory of the list is bounded for any number of evictions.
 //! - E2  The text of all keys has a byte with the length of each key before the key.
+
+use kachel_stdx::Gaps;
 
 use crate::item::Item;
 
@@ -28,17 +30,29 @@ pub struct EvictedItem<'k> {
     pub last_access: u32,
     /// Whether it was fetched since it was stored.
     pub is_fetched: bool,
+    /// Whether it was drawn.
+    pub is_drawn: bool,
 }
 
 /// The items that were evicted since the list was taken. It keeps its memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct EvictedList {
     /// Without their keys.
     items: Vec<EvictedItem<'static>>,
     /// The text of all keys (E2).
     keys: Vec<u8>,
-    /// Items evicted while the list was full (E1).
+    /// Items that were to be listed while the list was full (E1).
     unlisted: u64,
+    /// Evicted items before the next one that is drawn.
+    until_drawn: u32,
+    gaps: Gaps,
+}
+
+impl Default for EvictedList {
+    fn default() -> Self {
+        let (items, keys) = (Vec::new(), Vec::new());
+        Self { items, keys, unlisted: 0, until_drawn: 0, gaps: Gaps::new(0) }
+    }
 }
 
 impl EvictedList {
@@ -47,13 +61,29 @@ impl EvictedList {
         self.items.is_empty()
     }
 
-    /// Adds an item, which is still there (E1).
-    #[cold]
-    pub(crate) fn add(&mut self, item: &Item<'_>) {
-        if self.items.len() == EVICTED_MAX {
-            self.unlisted += 1;
+    /// Notes an item that is evicted, and still there. It is listed with `all`, or if it is drawn
+    /// as one of `every`.
+    pub(crate) fn note(&mut self, item: &Item<'_>, all: bool, every: u32) {
+        let is_drawn = every > 0 && self.draws(every);
+        if !(all || is_drawn) {
             return;
         }
+        if self.items.len() < EVICTED_MAX {
+            self.add(item, is_drawn);
+        } else {
+            self.unlisted += u64::from(all); // E1
+        }
+    }
+
+    /// Whether the next item is drawn.
+    const fn draws(&mut self, every: u32) -> bool {
+        let is_drawn = self.until_drawn == 0;
+        self.until_drawn = if is_drawn { self.gaps.next(every) } else { self.until_drawn - 1 };
+        is_drawn
+    }
+
+    #[cold]
+    fn add(&mut self, item: &Item<'_>, is_drawn: bool) {
         let key = item.key();
         self.keys.push(u8::try_from(key.len()).expect("the layout holds no longer key"));
         self.keys.extend_from_slice(key);
@@ -65,6 +95,7 @@ impl EvictedList {
             expiry: item.expiry(),
             last_access: access.last_access(),
             is_fetched: access.fetched(),
+            is_drawn,
         });
     }
 

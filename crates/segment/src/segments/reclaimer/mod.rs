@@ -195,8 +195,9 @@ impl Reclaimer {
     pub(crate) fn note_evicted(&mut self, item: &Item<'_>, now: u32) {
         self.counts.note_evicted(item.access(), now);
         self.class_counts.note_evicted(item, now);
-        if item.pool().lists_evictions() {
-            self.evicted.add(item);
+        let (all, every) = (item.pool().lists_evictions(), item.pool().draws_evictions());
+        if all || every > 0 {
+            self.evicted.note(item, all, every);
         }
     }
 

@@ -1,0 +1,156 @@
+//! Walks over the items of the home engines of a core, to count them by prefix, while prefixes are
+//! observed.
+//!
+//! Upstream:   `tick` has each core continue its walk by one bounded step.
+//! Downstream: the home engines of this core; the observers, which get what was counted.
+//!
+//! ```text
+//! switched on --> walk: engine by engine, step by step --> pause --> walk --> ..
+//! ```
+//!
+//! Invariants:
+//! - W1  In one tick a core examines at most `WALKED_ITEMS_PER_TICK_MAX` items.
+//! - W2  After a walk a core pauses for at least `PAUSE_TIMES_MIN` times as long as the walk has
+//!   taken. So walks take at most a twentieth of the time of a core that is idle otherwise.
+//! - W3  A core that sleeps wakes for its next walk, and when prefixes are switched on.
+
+use kachel_engine::{Cursor, Engine, EngineIndex};
+use kachel_observe::{ObserverSet, PrefixTable};
+
+use crate::context::Context;
+use crate::cores::throttle::NEVER_NS;
+use crate::request::form::LISTED_ITEMS_PER_TICK_MAX;
+use crate::waiting::engines::Engines;
+
+/// The most items that a core examines in one tick. A guess: this takes about as long as a quarter
+/// of a batch of requests.
+const WALKED_ITEMS_PER_TICK_MAX: usize = LISTED_ITEMS_PER_TICK_MAX;
+/// The least time between two walks of a core. A guess: a prefix that grows is seen soon enough.
+const PAUSE_NS_MIN: u64 = 10_000_000_000;
+/// How many times as long as a walk the pause after it takes at least (W2). A guess.
+const PAUSE_TIMES_MIN: u64 = 20;
+
+/// The walk over one engine.
+#[derive(Debug)]
+struct Walk {
+    cursor: Cursor,
+    /// Whether all items were examined.
+    is_over: bool,
+    /// What was counted.
+    table: Box<PrefixTable>,
+}
+
+/// The walks of one core.
+#[derive(Debug)]
+pub(crate) struct PrefixWalking {
+    /// The switch of prefixes that the core has followed; `None`: they were off.
+    epoch: Option<u32>,
+    /// The home engines that were walked over since `begun_ns`.
+    walked: usize,
+    begun_ns: u64,
+    /// The walk over the next one, while it is under way.
+    walk: Option<Walk>,
+    /// When the next walk over all home engines begins. [`NEVER_NS`] while prefixes are off.
+    next_ns: u64,
+}
+
+impl Default for PrefixWalking {
+    fn default() -> Self {
+        Self { epoch: None, walked: 0, begun_ns: 0, walk: None, next_ns: NEVER_NS }
+    }
+}
+
+impl PrefixWalking {
+    /// Whether the core must not sleep, because a walk is under way. Cost: two loads.
+    #[inline]
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.walk.is_some() || self.walked > 0
+    }
+
+    /// Whether prefixes were switched, and the core has not noted that yet. Cost: a load or two.
+    #[inline]
+    pub(crate) fn is_called(&self, context: &Context) -> bool {
+        context.shared.observers.prefix_epoch() != self.epoch
+    }
+
+    /// When the core must walk again (W3). Cost: a load.
+    #[inline]
+    pub(crate) const fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    /// Continues the walk, if there is one or one is due. Cost: two loads, while prefixes are off.
+    #[inline]
+    pub(crate) fn step<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) {
+        if context.gate.observers().has(ObserverSet::PREFIXES) || self.epoch.is_some() {
+            self.follow(context);
+            if self.is_busy() || context.now_ns() >= self.next_ns {
+                self.step_walk(context, engines);
+            }
+        }
+    }
+
+    /// Begins anew, or ends, if prefixes were switched.
+    fn follow(&mut self, context: &Context) {
+        let epoch = context.shared.observers.prefix_epoch();
+        if epoch != self.epoch {
+            let has_engines = !context.home_engines().is_empty();
+            let is_on = epoch.is_some() && has_engines;
+            let next_ns = if is_on { context.now_ns() } else { NEVER_NS };
+            *self = Self { epoch, next_ns, ..Self::default() };
+        }
+    }
+
+    /// Examines some items (W1). Does nothing while another core holds the engine.
+    #[cold]
+    fn step_walk<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) {
+        let (now_ns, observers) = (context.now_ns(), &context.shared.observers);
+        let index = context.home_engines()[self.walked];
+        let epoch = self.epoch.expect("prefixes are on");
+        if !self.is_busy() {
+            self.begun_ns = now_ns;
+        }
+        let begin =
+            || Walk { cursor: Cursor::default(), is_over: false, table: observers.begin_walk() };
+        let mut walk = self.walk.take().unwrap_or_else(begin);
+        if !walk.is_over {
+            examine(context, engines, index, &mut walk);
+        }
+        if !walk.is_over {
+            self.walk = Some(walk);
+        } else if let Err(table) = observers.end_walk(index, epoch, walk.table, now_ns) {
+            self.walk = Some(Walk { table, ..walk }); // It ends in a later tick.
+        } else {
+            self.walked += 1;
+            self.end_after_last(context.home_engines().len(), now_ns);
+        }
+    }
+
+    /// Pauses if the last of `engines` was walked over (W2).
+    fn end_after_last(&mut self, engines: usize, now_ns: u64) {
+        if self.walked == engines {
+            let taken_ns = now_ns.saturating_sub(self.begun_ns);
+            self.next_ns = now_ns + PAUSE_NS_MIN.max(PAUSE_TIMES_MIN * taken_ns);
+            self.walked = 0;
+        }
+        debug_assert!(self.walked < engines, "a walk ends with the last engine");
+    }
+}
+
+/// Examines the next items of an engine. Does nothing while another core holds it.
+fn examine<E: Engine>(
+    context: &Context,
+    engines: &Engines<E>,
+    index: EngineIndex,
+    Walk { cursor, is_over, table }: &mut Walk,
+) {
+    let Some(mut engine) = engines.take(index, context) else { return };
+    let walked = engine.walk(cursor, &context.now(), WALKED_ITEMS_PER_TICK_MAX, |key, item| {
+        table.note_item(key, item.memory_bytes() as u64);
+        true
+    });
+    drop(engine);
+    debug_assert!(walked.items <= WALKED_ITEMS_PER_TICK_MAX, "W1");
+    context.counters.listed_items.add(walked.items as u64);
+    *is_over = !walked.more;
+}

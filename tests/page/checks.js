@@ -131,6 +131,38 @@ const checks = {
     client.close();
   },
 
+  // Prefixes with what would be markup, and the numbers of stats behind them.
+  async prefixes_are_shown_as_stats_has_them() {
+    const server = await start("-t", 2, "--dumps");
+    const page = await open(server.url);
+    await isLive(page);
+    const panel = page.locator(".panel", { hasText: "What fills the cache" });
+    assert.match(await panel.locator("p").last().innerText(), /^Off\. .*observe prefixes on/);
+    assert.strictEqual(await panel.locator(".core").count(), 0);
+    const client = new Client(server.port);
+    for (const [prefix, count, bytes] of [["large", 40, 3000], ["<img/src=x/onerror=alert(1)>", 100, 100], ["", 3, 10]]) {
+      for (let number = 0; number < count; number += 1) {
+        await client.ask(`set ${prefix}:${number} 0 0 ${bytes} noreply\r\n${"x".repeat(bytes)}\r\n`);
+      }
+    }
+    await client.ask("set alone 0 0 1 noreply\r\nx\r\nobserve prefixes on\r\n");
+    await panel.locator("summary").click();
+    const row = (cells) => cells.slice(0, 4).map((cell) => cell.replace(/ .*/, ""));
+    await until("prefixes of the walk", async () => {
+      const rows = await panel.locator("tbody tr").evaluateAll((all) =>
+        all.map((one) => [...one.children].map((cell) => cell.textContent)));
+      const names = ["large:", "<img/src=x/onerror=alert(1)>:", ":", "other prefixes", "no prefix"];
+      return JSON.stringify(rows.map(([name]) => name)) === JSON.stringify(names)
+        && JSON.stringify(rows.map((cells) => row(cells)[3])) === JSON.stringify(["40", "100", "3", "0", "1"]);
+    });
+    assert.match(await panel.locator(".core").first().innerText(), /^large: \d+(\.\d+)? %, 1[12]\d KiB, 40 items/);
+    const stats = await client.stats("prefixes");
+    assert.strictEqual(stats["prefix:1:items"], "40");
+    assert.deepStrictEqual(page.wrong, [], "no prefix has run or loaded anything");
+    assert.strictEqual(await page.locator("img, iframe, script").count(), 1, "the script of the page");
+    client.close();
+  },
+
   // A server that is killed under the page and starts again.
   async a_restart_is_told_and_draws_no_spike() {
     const server = await start("-t", 2);
@@ -285,7 +317,7 @@ async function checkTables(page) {
   assert.ok(tables.length >= 14, `${tables.length} tables`);
   await until("rows", () => page.evaluate(() => [...document.querySelectorAll(".panel")].every((panel) => {
     const table = panel.querySelector("details table");
-    return !table || table.querySelector("tbody tr") || panel.textContent.includes("--observe=curve");
+    return !table || table.querySelector("tbody tr") || /--observe=(curve|prefixes)/.test(panel.textContent);
   })));
 }
 

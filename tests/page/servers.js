@@ -57,8 +57,11 @@ class Client {
     return this.received.toString("latin1");
   }
 
-  async stats() {
-    const lines = (await this.ask("stats\r\nstats kachel\r\n")).matchAll(/STAT (\S+) (.*)\r\n/g);
+  // The names and values of these topics of `stats`.
+  async stats(...topics) {
+    const asked = topics.length > 0 ? topics : ["", "kachel"];
+    const requests = asked.map((topic) => `stats ${topic}`.trimEnd() + "\r\n").join("");
+    const lines = (await this.ask(requests)).matchAll(/STAT (\S+) (.*)\r\n/g);
     return Object.fromEntries([...lines].map(([, name, value]) => [name, value]));
   }
 

@@ -67,6 +67,11 @@ const HOT = [
   hotLists.append(make('div', { class: 'scroll' }, table));
   return { list, name, format, rows };
 });
+// The prefixes with the most bytes: a bar and a row each.
+const prefixes = panel('What fills the cache', '');
+const prefixNote = make('p', { class: 'quiet' });
+const prefixBars = make('div', { class: 'shares' });
+const prefixTable = new Table('Prefixes', ['Prefix', 'Bytes', 'Part', 'Items', 'Gets', 'Hit ratio', 'Stored', 'Evicted']);
 const totals = panel('Counts since the start', 'The names are those of stats; stats reset does not change these.');
 const totalList = make('ul', { class: 'totals' });
 
@@ -89,12 +94,15 @@ const layOut = () => {
   shards.append(shardNote, shardList);
   hot.classList.add('wide');
   hot.append(hotNote, hotLists);
+  prefixes.classList.add('wide');
+  prefixTable.element.classList.add('numbers');
+  prefixes.append(prefixNote, prefixBars, prefixTable.element);
   totals.classList.add('wide');
   totals.append(totalList);
   const boxes = charts.map((chart) => chart.box);
   boxes.splice(8, 0, sizes.box, ttls.box);
   boxes.push(curve.box);
-  by('panels').append(...boxes, hot, shards, totals);
+  by('panels').append(...boxes, prefixes, hot, shards, totals);
 };
 
 const showFindings = (findings) => {
@@ -140,6 +148,31 @@ const showHotKeys = (now) => {
   }
 };
 
+const showPrefixes = (told) => {
+  const age = told?.walk_age_s ?? null;
+  setText(prefixNote, !told ? 'Off. Start the server with --observe=prefixes, or send "observe prefixes on" to it.'
+    : `${age === null ? 'The server counts its items for the first time.' : `Items and bytes were counted ${FORMAT.seconds(age)} ago.`} `
+      + 'Gets, stores and evictions are estimated from 1 of 32. Without --dumps a prefix is shown by its hash: send "observe hash user:" to find yours.');
+  prefixBars.hidden = !told;
+  const text = JSON.stringify(told ?? null);
+  if (prefixBars.shown === text) return;
+  prefixBars.shown = text;
+  const rows = told ? [...told.listed, { name: 'other prefixes', ...told.others }, { name: 'no prefix', ...told.none }] : [];
+  const all = rows.reduce((sum, { bytes }) => sum + bytes, 0);
+  const share = ({ bytes }) => (all > 0 ? bytes / all : 0);
+  const hits = ({ gets, hits: found }) => FORMAT.part(gets > 0 ? found / gets : null);
+  prefixBars.replaceChildren(...rows.filter(({ items, gets }) => items + gets > 0).map((row) => {
+    const bar = make('div', { class: 'fill' });
+    bar.style.width = `${(share(row) * 100).toFixed(1)}%`;
+    const words = `${FORMAT.part(share(row))}, ${FORMAT.bytes(row.bytes)}, ${FORMAT.count(row.items)} items, hit ratio ${hits(row)}`;
+    return make('div', { class: 'core' }, make('span', {}, make('b', {}, row.name), ` ${words}`), make('div', { class: 'track' }, bar));
+  }));
+  const count = (value, error) => (value > 0 && error > 0 ? `${FORMAT.count(value)} \u00b1 ${FORMAT.count(error)}` : FORMAT.count(value));
+  prefixTable.show(() => rows.map((row) => [row.name, FORMAT.bytes(row.bytes) + (row.bytes_error > 0 ? ' or more' : ''),
+    FORMAT.part(share(row)), FORMAT.count(row.items) + (row.bytes_error > 0 ? ' or more' : ''), count(row.gets, row.gets_error),
+    hits(row), count(row.sets, row.sets_error), count(row.evictions, row.evictions_error)]));
+};
+
 const showTotals = (counts) => {
   const names = Object.keys(counts);
   if (totalList.children.length !== names.length) {
@@ -178,6 +211,7 @@ const render = () => {
   ttls.render(now.ttls ?? []);
   curve.render(now.curve);
   showShards(now.cores, newest);
+  showPrefixes(now.prefixes);
   showHotKeys(now);
   if (now.totals) showTotals(now.totals);
   const started = now.totals ? `, started ${FORMAT.seconds(now.totals.uptime)} ago` : '';

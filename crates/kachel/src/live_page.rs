@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kachel_observe::{
-    Circumstances, HottestKeys, MissCurve, Newest, Reading, SampleHistory, ServePhase,
-    write_history, write_now,
+    Circumstances, HottestKeys, MissCurve, Newest, ObservedPrefixes, Reading, SampleHistory,
+    ServePhase, write_history, write_now,
 };
 use kachel_options::KACHEL_VERSION;
 
@@ -33,6 +33,7 @@ pub(crate) struct LivePage {
 pub(crate) struct Observed {
     pub(crate) hottest: Option<HottestKeys>,
     pub(crate) curve: Option<MissCurve>,
+    pub(crate) prefixes: Option<ObservedPrefixes>,
 }
 
 #[derive(Default)]
@@ -76,8 +77,13 @@ impl LivePage {
             hottest: observed.and_then(|observed| observed.hottest.as_ref()),
             curve: observed.and_then(|observed| observed.curve.as_ref()),
         };
-        let newest =
-            Newest { incarnation: &self.incarnation, version: KACHEL_VERSION, circumstances };
+        let prefixes = observed.and_then(|observed| observed.prefixes.as_ref());
+        let newest = Newest {
+            incarnation: &self.incarnation,
+            version: KACHEL_VERSION,
+            circumstances,
+            prefixes,
+        };
         let mut to = String::new();
         write_now(&state.history, &newest, &mut to);
         to

@@ -19,7 +19,7 @@ use kachel_engine::{
 use kachel_host::{Budget, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
 use kachel_net::{CoreIndex, EndpointIndex, REPLY_DATAGRAMS_MAX, Users};
-use kachel_observe::{HOT_KEYS_MAX, class_metrics, hot_key_metrics};
+use kachel_observe::{HOT_KEYS_MAX, PREFIXES_SHOWN_MAX, class_metrics, hot_key_metrics};
 use kachel_options::{
     IoChoice, ListenTls, Protocol, Reads, ServeOptions, TEST_ENGINES_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
@@ -543,6 +543,7 @@ impl<O: ServedEngines> Running<O> {
         let of_shared = Arc::clone(&shared);
         let observed = Box::new(move || Observed {
             hottest: of_shared.hottest_keys(HOT_KEYS_MAX, SystemClock.now_ns()),
+            prefixes: of_shared.prefixes(PREFIXES_SHOWN_MAX, SystemClock.now_ns()),
             curve: of_shared.miss_curve(),
         });
         LiveShards { shared, wakers, failed: self.failed(), metrics, reading, observed }

@@ -46,8 +46,8 @@ pub use figures::{shown_bytes, shown_count, shown_percent, shown_rate, shown_tim
 pub use histogram::{Histogram, HistogramSum};
 pub use history::{
     Circumstances, CoreReading, CoreSample, Gauges, HOT_KEYS_MAX, HealthFinding, Newest,
-    PipeReading, Reading, SAMPLES_MAX, Sample, SampleHistory, ServePhase, Severity, Tally,
-    findings, write_history, write_now,
+    PREFIXES_SHOWN_MAX, PipeReading, Reading, SAMPLES_MAX, Sample, SampleHistory, ServePhase,
+    Severity, Tally, findings, write_history, write_now,
 };
 pub use hot_metrics::hot_key_metrics;
 pub use kachel_wire::ObserverSet;

@@ -10,8 +10,8 @@
 //! - J1  Numbers that JSON does not have (NaN) are written as `null`.
 //! - J2  A text cannot end its string, nor the `<script>` or the line that it may stand in
 //!   (`kachel_stdx::put_json_text`).
-//! - J3  An update has at most [`CORES_MAX`] cores, and [`HOT_KEYS_MAX`] keys of each list. So
-//!   it is at most about 64 KiB.
+//! - J3  An update has at most [`CORES_MAX`] cores, [`HOT_KEYS_MAX`] keys of each list, and
+//!   [`PREFIXES_SHOWN_MAX`] prefixes. So it is at most about 80 KiB.
 
 use std::fmt::Write as _;
 
@@ -22,13 +22,19 @@ use crate::histogram::HistogramSum;
 use crate::history::findings::{Circumstances, HealthFinding, ServePhase, findings};
 use crate::history::sample::{CoreSample, Sample};
 use crate::history::{Gauges, SampleHistory, Tally};
-use crate::observers::{CurvePoint, CurveState, HotKey, HottestKeys, MissCurve};
+use crate::observers::{
+    CurvePoint, CurveState, HotKey, HottestKeys, MissCurve, ObservedPrefixes, PrefixErrors,
+    PrefixNumbers,
+};
 
 /// The most cores that an update tells about. A page shows no more.
 pub(crate) const CORES_MAX: usize = 256;
 
 /// The most keys of a list of hot ones.
 pub const HOT_KEYS_MAX: usize = 10;
+
+/// The most prefixes.
+pub const PREFIXES_SHOWN_MAX: usize = 10;
 
 /// The memory that the server has, in quarters of it.
 const QUARTERS_NOW: u32 = MODEL_QUARTERS[MODEL_ACTUAL];
@@ -42,11 +48,13 @@ pub struct Newest<'a> {
     pub version: &'a str,
     /// What else is known about the server.
     pub circumstances: Circumstances<'a>,
+    /// What prefixes have, at most [`PREFIXES_SHOWN_MAX`] of them, if they are observed.
+    pub prefixes: Option<&'a ObservedPrefixes>,
 }
 
 /// Writes an update: the newest sample, what is wrong, and counts since the start.
 pub fn write_now(history: &SampleHistory, newest: &Newest<'_>, to: &mut String) {
-    let Newest { incarnation, version, circumstances } = newest;
+    let Newest { incarnation, version, circumstances, prefixes } = newest;
     to.push('{');
     text_field(to, "incarnation", incarnation);
     to.push(',');
@@ -70,6 +78,9 @@ pub fn write_now(history: &SampleHistory, newest: &Newest<'_>, to: &mut String) 
     }
     if let Some(curve) = circumstances.curve {
         miss_curve(to, curve);
+    }
+    if let Some(prefixes) = prefixes {
+        observed_prefixes(to, prefixes);
     }
     if let Some(reading) = history.reading() {
         totals(to, &reading.tally, &reading.gauges);
@@ -191,6 +202,45 @@ fn miss_curve(to: &mut String, curve: &MissCurve) {
     to.push('}');
 }
 
+/// What the prefixes with the most bytes have, the others, and the keys without a delimiter.
+fn observed_prefixes(to: &mut String, prefixes: &ObservedPrefixes) {
+    let ObservedPrefixes { listed, others, none, walk_age_s, .. } = prefixes;
+    debug_assert!(listed.len() <= PREFIXES_SHOWN_MAX, "J3: the caller asks for no more");
+    let _ = write!(to, ",\"prefixes\":{{\"walk_age_s\":");
+    match walk_age_s {
+        Some(age_s) => _ = write!(to, "{age_s}"),
+        None => to.push_str("null"),
+    }
+    let _ = write!(to, ",\"listed\":");
+    list(to, listed.iter(), |to, prefix| {
+        to.push('{');
+        text_field(to, "name", &String::from_utf8_lossy(&prefix.shown()));
+        to.push(',');
+        prefix_numbers(to, &prefix.numbers);
+        let PrefixErrors { bytes, gets, hits, sets, evictions } = &prefix.errors;
+        let _ = write!(
+            to,
+            ",\"bytes_error\":{bytes},\"gets_error\":{gets},\"hits_error\":{hits},\
+             \"sets_error\":{sets},\"evictions_error\":{evictions}}}"
+        );
+    });
+    for (name, numbers) in [("others", others), ("none", none)] {
+        let _ = write!(to, ",\"{name}\":{{");
+        prefix_numbers(to, numbers);
+        to.push('}');
+    }
+    to.push('}');
+}
+
+fn prefix_numbers(to: &mut String, numbers: &PrefixNumbers) {
+    let PrefixNumbers { items, bytes, gets, hits, sets, evictions } = numbers;
+    let _ = write!(
+        to,
+        "\"items\":{items},\"bytes\":{bytes},\"gets\":{gets},\"hits\":{hits},\"sets\":{sets},\
+         \"evictions\":{evictions}"
+    );
+}
+
 fn powers(to: &mut String, name: &str, sum: &HistogramSum) {
     let _ = write!(to, ",\"{name}\":");
     list(to, sum.by_power().iter(), |to, count| _ = write!(to, "{count}"));
@@ -230,7 +280,7 @@ fn text_field(to: &mut String, name: &str, value: &str) {
 mod tests {
     use super::*;
     use crate::history::Reading;
-    use crate::observers::HotLists;
+    use crate::observers::{HotLists, ObservedPrefix};
 
     #[test]
     fn numbers_are_those_of_json() {
@@ -266,16 +316,31 @@ mod tests {
             keys: 900,
             rate: 0.1,
         };
+        let most = u64::MAX / 200;
+        let numbers = PrefixNumbers {
+            items: most,
+            bytes: most,
+            gets: most,
+            hits: most,
+            sets: most,
+            evictions: most,
+        };
+        let prefix = Some(Box::from([b'<'; 250]));
+        let one = ObservedPrefix { prefix, numbers, ..ObservedPrefix::default() };
+        let listed = vec![one; PREFIXES_SHOWN_MAX];
+        let prefixes = ObservedPrefixes { listed, ..ObservedPrefixes::default() };
         let circumstances = Circumstances {
             phase: ServePhase::Serving,
             stopped: &stopped,
             hottest: Some(&hottest),
             curve: Some(&curve),
         };
-        let newest = Newest { incarnation: "a", version: "0.1.0", circumstances };
+        let newest =
+            Newest { incarnation: "a", version: "0.1.0", circumstances, prefixes: Some(&prefixes) };
         let mut to = String::new();
         write_now(&history, &newest, &mut to);
-        assert!(to.len() < 64 << 10 && !to.contains('\n'), "J3: {}", to.len());
+        assert_eq!(to.matches("\"bytes_error\":").count(), PREFIXES_SHOWN_MAX, "J3");
+        assert!(to.len() < 80 << 10 && !to.contains('\n'), "J3: {}", to.len());
         assert_eq!(to.matches("\"busy\":").count(), CORES_MAX, "J3");
         assert_eq!(to.matches("\"key\":").count(), 3 * HOT_KEYS_MAX, "J3");
         assert_eq!(to.matches("\"memory_bytes\":").count(), MODEL_QUARTERS.len());

@@ -22,7 +22,7 @@ mod json;
 use std::collections::VecDeque;
 
 pub use findings::{Circumstances, HealthFinding, ServePhase, Severity, findings};
-pub use json::{HOT_KEYS_MAX, Newest, write_history, write_now};
+pub use json::{HOT_KEYS_MAX, Newest, PREFIXES_SHOWN_MAX, write_history, write_now};
 pub use reading::{CoreReading, Gauges, PipeReading, Reading, Tally};
 pub use sample::{CoreSample, Sample};
 

@@ -97,6 +97,7 @@ pub(crate) fn shared_options(
         plain: plain_options(options),
         endpoints: endpoints(options, protocols),
         listeners: Vec::new(), // The caller knows them, the sockets and the ports.
+        named_prefixes: options.admin.prefixes.clone(),
         sockets: Vec::new(),
         udp: UdpOptions {
             reply_datagrams_max: options.udp.reply_datagrams_max,

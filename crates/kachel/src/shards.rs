@@ -19,7 +19,9 @@ use kachel_engine::{
 use kachel_host::{Budget, PageKind};
 use kachel_io::{AnyIo, Clock, Files, Limits, SystemClock, Waker};
 use kachel_net::{CoreIndex, EndpointIndex, REPLY_DATAGRAMS_MAX, Users};
-use kachel_observe::{HOT_KEYS_MAX, PREFIXES_SHOWN_MAX, class_metrics, hot_key_metrics};
+use kachel_observe::{
+    HOT_KEYS_MAX, PREFIXES_SHOWN_MAX, class_metrics, hot_key_metrics, prefix_metrics,
+};
 use kachel_options::{
     IoChoice, ListenTls, Protocol, Reads, ServeOptions, TEST_ENGINES_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
@@ -531,6 +533,9 @@ impl<O: ServedEngines> Running<O> {
             }
             if let Some(hottest) = of_shared.hottest_keys(1, at_ns) {
                 text.push_str(&hot_key_metrics(&hottest));
+            }
+            if let Some(prefixes) = of_shared.prefixes(0, at_ns) {
+                text.push_str(&prefix_metrics(&prefixes));
             }
             text
         });

@@ -20,6 +20,7 @@ mod rows;
 mod log;
 mod prefixes;
 mod hot_metrics;
+mod prefix_metrics;
 mod observers;
 mod watchers;
 mod census;
@@ -61,6 +62,7 @@ pub use observers::{
     PREFIXES_BYTES_PER_ENGINE, PREFIXES_MAX, Picked, PrefixErrors, PrefixNames, PrefixNumbers,
     PrefixTable, SampleGate,
 };
+pub use prefix_metrics::prefix_metrics;
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
 pub use rows::classes::{
     CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sampled_requests, sizes,

@@ -379,6 +379,6 @@ fn label(name: &str, value: &str) -> String {
 }
 
 /// The value of a label with `\`, `"` and the end of a line escaped.
-fn escaped(value: &str) -> String {
+pub(crate) fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

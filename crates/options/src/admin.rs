@@ -9,6 +9,10 @@ use std::path::PathBuf;
 
 use crate::{EXIT_USAGE, OptionsError};
 
+/// The most prefixes that the metrics show.
+const PREFIXES_MAX: usize = 50;
+/// The most bytes of a prefix: with its delimiter, it is at most as long as a key.
+const PREFIX_BYTES_MAX: usize = 249;
 /// The permission bits of a unix socket without its own.
 const UNIX_MODE: u32 = 0o600;
 
@@ -37,6 +41,8 @@ pub struct AdminOptions {
     pub token_file: Option<PathBuf>,
     /// Whether the metrics have those of size classes (`--admin-classes`).
     pub shows_classes: bool,
+    /// The prefixes that the metrics show, without their delimiters (`--admin-prefixes`).
+    pub prefixes: Vec<String>,
 }
 
 /// The address as the option takes it.
@@ -85,7 +91,53 @@ impl AdminListen {
     }
 }
 
+/// Reads a list of prefixes. Errors: a sentence.
+pub(crate) fn read_prefixes(list: &str) -> Result<Vec<String>, String> {
+    let mut prefixes: Vec<String> = Vec::new();
+    for prefix in list.split(',') {
+        let is_of_key = |byte: u8| byte > b' ' && byte != 0x7f;
+        if prefix.is_empty() || !prefix.bytes().all(is_of_key) {
+            return Err("give prefixes as keys have them, with commas between them".to_owned());
+        }
+        if prefix.len() > PREFIX_BYTES_MAX {
+            return Err(format!("a prefix has at most {PREFIX_BYTES_MAX} bytes"));
+        }
+        if !prefixes.iter().any(|other| other == prefix) {
+            prefixes.push(prefix.to_owned());
+        }
+    }
+    if prefixes.len() > PREFIXES_MAX {
+        return Err(format!("at most {PREFIXES_MAX} prefixes"));
+    }
+    Ok(prefixes)
+}
+
 impl AdminOptions {
+    /// Checks the prefixes together with the character that ends them, and reports that they are
+    /// not observed unless `are_observed`.
+    ///
+    /// Errors: no key can have one of them.
+    pub(crate) fn check_prefixes(
+        &self,
+        delimiter: u8,
+        are_observed: bool,
+        reports: &mut Vec<String>,
+    ) -> Result<(), OptionsError> {
+        if let Some(prefix) = self.prefixes.iter().find(|one| one.as_bytes().contains(&delimiter)) {
+            let delimiter = char::from(delimiter);
+            let message = format!(
+                "--admin-prefixes: \"{prefix}\" has a \"{delimiter}\", which ends a prefix (-D)"
+            );
+            return Err(OptionsError::new(EXIT_USAGE, message));
+        }
+        if !self.prefixes.is_empty() && !are_observed && self.listen.is_some() {
+            let report = "--admin-prefixes: shows nothing until prefixes are observed \
+                          (--observe=prefixes)";
+            reports.push(report.to_owned());
+        }
+        Ok(())
+    }
+
     /// Checks the options together, and reports those without effect. `has_tls` says whether the
     /// process has a certificate.
     ///
@@ -100,6 +152,7 @@ impl AdminOptions {
                 ("--admin-host", !self.hosts.is_empty()),
                 ("--admin-token-file", self.token_file.is_some()),
                 ("--admin-classes", self.shows_classes),
+                ("--admin-prefixes", !self.prefixes.is_empty()),
             ];
             for (option, _) in without_effect.iter().filter(|(_, given)| *given) {
                 reports.push(format!("{option}: has no effect without --admin"));

@@ -3,7 +3,7 @@
 //! Upstream:   `apply.rs` calls the effect of each row that it found.
 //! Downstream: [`PartialOptions`].
 
-use crate::admin::AdminListen;
+use crate::admin::{AdminListen, read_prefixes};
 use crate::partial::{Given, PartialOptions, set};
 use crate::serve::PrefixFlushers;
 use crate::suboptions::suboptions;
@@ -57,6 +57,15 @@ pub(crate) fn admin_host(
     }
     partial.serve.admin.hosts.push(name.to_string());
     Ok(())
+}
+
+/// The effect of `--admin-prefixes`.
+pub(crate) fn admin_prefixes(
+    partial: &mut PartialOptions,
+    given: Given<'_>,
+) -> Result<(), OptionsError> {
+    let usage = |why| OptionsError::new(EXIT_USAGE, format!("{}: {why}", given.spelled()));
+    set(&mut partial.serve.admin.prefixes, read_prefixes(given.text()).map_err(usage)?)
 }
 
 /// The observers that there are, as `--observe` names them.

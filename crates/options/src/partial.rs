@@ -99,6 +99,9 @@ impl PartialOptions {
         self.check_tls()?;
         let serve = &mut self.serve;
         serve.admin.check(serve.tls.enabled, &mut serve.reports)?;
+        let are_observed = serve.observe.contains(&"prefixes");
+        let delimiter = serve.prefix_delimiter;
+        serve.admin.check_prefixes(delimiter, are_observed, &mut serve.reports)?;
         let without_effect = [
             ("--udp-port-per-shard", serve.udp.has_shard_ports),
             ("--udp-reply-datagrams", serve.udp.reply_datagrams_max > 1),

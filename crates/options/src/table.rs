@@ -350,6 +350,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         |partial, _| set(&mut partial.serve.admin.shows_classes, true),
     ),
     own(
+        "admin-prefixes",
+        Text("list"),
+        "",
+        "prefixes of keys, at most 50 with commas between them, that /metrics of the admin address shows \
+         while they are observed; 6 series each. See docs/operating.md",
+        effects::admin_prefixes,
+    ),
+    own(
         "observe",
         Text("list"),
         "off",
@@ -381,7 +389,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Nothing,
         "on; called as memcached: off",
         "refuse \"stats cachedump\", \"stats detail\", \"lru_crawler metadump\" and \"mgdump\"; hash hot \
-         keys",
+         keys and prefixes",
         |partial, _| set(&mut partial.serve.dumps_allowed, false),
     ),
     own(

@@ -171,12 +171,14 @@ fn the_metrics_are_those_of_the_page_about_them() {
     let printed: BTreeSet<(&str, &str)> = types.collect();
     assert!(wanted.len() > 100, "{} metrics", wanted.len());
     assert_eq!(printed, wanted);
-    let server = start(&["-t", "2", "--admin-classes", "--observe=hotkeys"]);
+    let observed = "--observe=hotkeys,prefixes";
+    let server = start(&["-t", "2", "--admin-classes", observed, "--admin-prefixes=user"]);
     server.connect().set("key", &[b'x'; 1000]);
     let metrics = http_get(server.admin_port(), "/metrics");
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let wanted = wanted.into_iter().chain(of_options.lines().filter_map(row)).collect();
     assert_eq!(types.collect::<BTreeSet<_>>(), wanted);
+    assert!(metrics.contains("\nkachel_prefix_gets_total{prefix=\"user\"} 0\n"), "{metrics}");
     let is_set = |line: &str| {
         let sampled = line.starts_with("kachel_class_sampled_requests_total{");
         sampled && line.ends_with("command=\"set\",status=\"hit\"} 1")

@@ -231,6 +231,23 @@ const MEMORY: Section = Section {
             )],
         },
         Panel {
+            title: "What fills the cache",
+            says: "Memory by prefix, of the prefixes that --admin-prefixes names, while prefixes are \
+                   observed.",
+            unit: "bytes",
+            lines: &[("sum by (prefix) (kachel_prefix_bytes{$S})", "{{prefix}}")],
+        },
+        Panel {
+            title: "Hit ratio by prefix",
+            says: "The part of reads that found their item, of the same prefixes; from a sample.",
+            unit: "percentunit",
+            lines: &[(
+                "sum by (prefix) (rate(kachel_prefix_hits_total{$S}[$R])) \
+                 / sum by (prefix) (rate(kachel_prefix_gets_total{$S}[$R]))",
+                "{{prefix}}",
+            )],
+        },
+        Panel {
             title: "Items",
             says: "Items in the cache.",
             unit: "short",

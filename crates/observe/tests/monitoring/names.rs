@@ -6,8 +6,9 @@
 use std::fmt::Write as _;
 
 use kachel_observe::{
-    HottestKeys, Metrics, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals, class_metrics,
-    general, hot_key_metrics, log_rows, own, pipe_rows, process_metrics, tls_rows,
+    HottestKeys, Metrics, ObservedPrefixes, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals,
+    class_metrics, general, hot_key_metrics, log_rows, own, pipe_rows, prefix_metrics,
+    process_metrics, tls_rows,
 };
 
 const FACTS: ProcessFacts<'_> = ProcessFacts {
@@ -56,6 +57,8 @@ pub(crate) enum Group {
     Classes,
     /// Those that observe hot keys.
     HotKeys,
+    /// Those that observe prefixes.
+    Prefixes,
     /// Those with TLS.
     Tls,
     /// Those with the pipe.
@@ -63,8 +66,15 @@ pub(crate) enum Group {
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Exporter, Self::Own, Self::Classes, Self::HotKeys, Self::Tls, Self::Pipe];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Exporter,
+        Self::Own,
+        Self::Classes,
+        Self::HotKeys,
+        Self::Prefixes,
+        Self::Tls,
+        Self::Pipe,
+    ];
 
     const fn heading(self) -> &'static str {
         match self {
@@ -72,6 +82,9 @@ impl Group {
             Self::Own => "Metrics that only Kachel has",
             Self::Classes => "Servers that show size classes (`--admin-classes`)",
             Self::HotKeys => "Servers that observe hot keys (`--observe=hotkeys`)",
+            Self::Prefixes => {
+                "Servers that observe prefixes (`--observe=prefixes`) which `--admin-prefixes` names"
+            }
             Self::Tls => "Servers with TLS (`-Z`)",
             Self::Pipe => "Servers with the pipe (`--pipe`)",
         }
@@ -120,6 +133,7 @@ pub(crate) fn metrics() -> Vec<Metric> {
         (text(&log_rows(0)), Group::Own),
         (class_metrics(&[]), Group::Classes),
         (hot_key_metrics(&HottestKeys::default()), Group::HotKeys),
+        (prefix_metrics(&ObservedPrefixes::default()), Group::Prefixes),
         (text(&tls_rows(&tls)), Group::Tls),
         (text(&pipe_rows(&PipeNumbers::default())), Group::Pipe),
     ] {

@@ -102,3 +102,25 @@ fn hosts_are_names_and_what_has_no_effect_is_reported() {
         assert!(settings.contains(&(key.into(), value.into())), "{key}");
     }
 }
+
+#[test]
+fn metrics_may_name_50_prefixes() {
+    let admin = ["--admin=[::1]:1", "--observe=prefixes"];
+    let with = |list: &str| kachel(&[&admin[..], &["--admin-prefixes", list]].concat());
+    assert_eq!(with("user,page,user,caf\u{e9}").admin.prefixes, ["user", "page", "caf\u{e9}"]);
+    let many = |count: usize| {
+        let names: Vec<String> = (0..count).map(|number| format!("p{number}")).collect();
+        names.join(",")
+    };
+    assert_eq!(with(&many(50)).admin.prefixes.len(), 50);
+    assert!(with("user").reports.is_empty());
+    let long = "p".repeat(250);
+    for list in ["", ",", "a,,b", "a b", "a\u{7f}", "user:", &long, &many(51)] {
+        let error = refused(&[&admin[..], &["--admin-prefixes", list]].concat());
+        assert!(error.exit_code == 64, "{list}: {error}");
+    }
+    let error = refused(&["--admin=[::1]:1", "--admin-prefixes", "a/b", "-D", "/"]);
+    assert!(error.message.contains("which ends a prefix (-D)"), "{error}");
+    assert_eq!(kachel(&["--admin=[::1]:1", "--admin-prefixes=a"]).reports.len(), 1);
+    assert_eq!(kachel(&["--observe=all", "--admin-prefixes=a"]).reports.len(), 1, "no address");
+}

@@ -98,7 +98,7 @@ pub fn process_metrics(is_ready: bool, stopped_shards: usize, serves: bool) -> S
     let (ready, stopped) = (u8::from(is_ready).to_string(), stopped_shards.to_string());
     let help = "1 while clients should be sent to this server.";
     metrics.put("kachel_ready", Kind::Gauge, help, "", &ready);
-    let help = "Threads of the server that have not worked for 1 s.";
+    let help = "Shards that have made no tick for 1 s although they were asked to.";
     metrics.put("kachel_stopped_shards", Kind::Gauge, help, "", &stopped);
     if !serves {
         metrics.put("memcached_up", Kind::Gauge, UP_HELP, "", "0");
@@ -155,7 +155,7 @@ impl Metrics {
         self.tick_histograms(totals);
         self.store_histograms(totals);
         let name = "kachel_busy_seconds_total";
-        self.head(name, Kind::Counter, "Time in which a thread was not asleep.");
+        self.head(name, Kind::Counter, "Time in which a shard was not asleep.");
         for (shard, busy_ns) in totals.busy_ns() {
             let _ = writeln!(self.to, "{name}{{shard=\"{shard}\"}} {}", busy_ns as f64 / 1e9);
         }

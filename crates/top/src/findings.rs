@@ -74,8 +74,9 @@ pub(crate) fn finding(view: &View) -> Finding {
 fn state_fault(reading: &Reading) -> Option<String> {
     if reading.stopped_shards > 0.0 {
         let count = shown_count(reading.stopped_shards);
-        let threads = if count == "1" { "thread stands" } else { "threads stand" };
-        return Some(format!("{count} {threads} still: look at the log of the server."));
+        let shards = if count == "1" { "shard has" } else { "shards have" };
+        let sentence = "not answered for a second: look at the log of the server.";
+        return Some(format!("{count} {shards} {sentence}"));
     }
     if !reading.is_ready {
         return Some("The server is not ready for clients: it drains.".into());

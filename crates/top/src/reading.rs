@@ -35,7 +35,7 @@ pub(crate) struct Reading {
     pub(crate) awake_cores: Option<f64>,
     /// Seconds in which each thread was not asleep, with its name, as far as Kachel tells it.
     pub(crate) busy_s: Vec<(String, f64)>,
-    /// Threads that stand still; only an admin address knows.
+    /// Shards that do not answer; only an admin address knows.
     pub(crate) stopped_shards: f64,
     /// Whether clients should be sent there; only an admin address knows.
     pub(crate) is_ready: bool,

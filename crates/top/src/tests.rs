@@ -180,7 +180,7 @@ fn each_fault_has_its_sentence() {
     assert_eq!(found(&|_| {}).severity, Severity::Good);
     type Change<'c> = &'c dyn Fn(&mut Reading);
     let faults: [(Change<'_>, &str); 8] = [
-        (&|after| after.stopped_shards = 2.0, "2 threads stand still"),
+        (&|after| after.stopped_shards = 2.0, "2 shards have not answered for a second"),
         (&|after| after.is_ready = false, "it drains"),
         (&|after| after.connections = 1020.0, "1,020 of 1,024 connections are open"),
         (&|after| after.counts.refused_clients += 1.0, "Clients are refused"),

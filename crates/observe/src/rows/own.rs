@@ -41,7 +41,7 @@ fn busy(totals: &Totals, sink: &mut dyn FnMut(&Row<'_>)) {
         value: RowValue::Text(&text),
         kind: Kind::Info,
         unit: Unit::One,
-        help: "Time in which each thread was not asleep, in milliseconds.",
+        help: "Time in which each shard was not asleep, in milliseconds.",
     });
 }
 

@@ -112,10 +112,10 @@ pub(crate) const ALERTS: &[Alert] = &[
         expression: "kachel_stopped_shards > 0",
         holds: "1m",
         severity: "critical",
-        says: "has threads that stand still (VALUE), so their clients wait",
+        says: "has shards that do not answer (VALUE), so their clients wait",
         shown_as: ShownAs::Number,
-        advice: "Look at the log and at what the machine does. If the threads stay, restart the \
-         server; please report it with the stacks of the threads.",
+        advice: "Look at the log and at what the machine does. If the shards stay so, restart \
+         the server; please report it with the stacks of its threads.",
         fires: &[("kachel_stopped_shards", "0 0 1x10")],
         silent: &[("kachel_stopped_shards", "0 0 1 0x10")],
         at: "5m",
@@ -294,7 +294,7 @@ pub(crate) const ALERTS: &[Alert] = &[
             0.6",
         holds: "10m",
         severity: "warning",
-        says: "has one thread that is busy for VALUE of the time, while the others are not",
+        says: "has one shard that is busy for VALUE of the time, while the others are not",
         shown_as: ShownAs::Percent,
         advice: "One key, or one connection, has most of the load. Have clients keep a hot key for \
          a moment, or store it under several names; spread the load over more connections.",

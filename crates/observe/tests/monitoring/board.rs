@@ -44,8 +44,8 @@ const NOW: Section = Section {
             lines: &[("kachel_ready{$S}", "{{instance}}")],
         },
         Panel {
-            title: "Threads that stand still",
-            says: "Threads that have not worked for 1 s. Their clients wait.",
+            title: "Shards that do not answer",
+            says: "Shards that have made no tick for 1 s. Their clients wait.",
             unit: "none",
             lines: &[("kachel_stopped_shards{$S}", "{{instance}}")],
         },
@@ -333,11 +333,11 @@ const CONNECTIONS: Section = Section {
 };
 
 const SHARDS: Section = Section {
-    title: "Threads",
+    title: "Shards",
     panels: &[
         Panel {
-            title: "Load of each thread",
-            says: "The part of the time in which a thread was not asleep. One at 100 % while \
+            title: "Load of each shard",
+            says: "The part of the time in which a shard was not asleep. One at 100 % while \
              others are \
                    not: one key or one connection has most of the load.",
             unit: "percentunit",

@@ -5,10 +5,11 @@
 
 use std::fmt::Write as _;
 
+use kachel_engine::ClassStats;
 use kachel_observe::{
-    HottestKeys, Metrics, ObservedPrefixes, PipeNumbers, ProcessFacts, Row, TlsNumbers, Totals,
-    class_metrics, general, hot_key_metrics, log_rows, own, pipe_rows, prefix_metrics,
-    process_metrics, tls_rows,
+    ClassNumbers, HottestKeys, Metrics, ObservedPrefixes, PipeNumbers, ProcessFacts,
+    REQUEST_KINDS, Row, TlsNumbers, Totals, class_metrics, general, hot_key_metrics, log_rows, own,
+    pipe_rows, prefix_metrics, process_metrics, tls_rows,
 };
 
 const FACTS: ProcessFacts<'_> = ProcessFacts {
@@ -98,6 +99,9 @@ pub(crate) struct Metric {
     pub(crate) kind: String,
     pub(crate) help: String,
     pub(crate) group: Group,
+    /// The names of its labels, in the order of a series. That of the buckets of histograms is not
+    /// among them.
+    pub(crate) labels: Vec<String>,
 }
 
 impl Metric {
@@ -107,6 +111,15 @@ impl Metric {
         let is_histogram = self.kind == "histogram";
         part.is_empty() || (is_histogram && matches!(part, "_bucket" | "_sum" | "_count"))
     }
+}
+
+/// The names of the labels of the first series of a metric in a text.
+fn labels_in(text: &str, name: &str) -> Vec<String> {
+    let of_series = |line: &str| Some(line.strip_prefix(name)?.strip_prefix('{')?.to_owned());
+    let Some(series) = text.lines().find_map(of_series) else { return Vec::new() };
+    let (labels, _) = series.rsplit_once('}').expect("a whole series");
+    let pairs = labels.split("\",").map(|pair| pair.split_once("=\"").expect("a value").0);
+    pairs.map(str::to_owned).collect()
 }
 
 /// What a server prints that has these rows of others beside its own.
@@ -128,10 +141,17 @@ pub(crate) fn text_of_all() -> String {
 /// Every metric that a server may print, in the order of `/metrics`.
 pub(crate) fn metrics() -> Vec<Metric> {
     let tls = TlsNumbers { new_sessions: Some(0), expires_s: Some(0), ..TlsNumbers::default() };
+    // A class is shown once it was used.
+    let class = ClassNumbers {
+        number: 1,
+        bytes_max: 96,
+        gone: ClassStats::default(),
+        requests: [1; REQUEST_KINDS],
+    };
     let mut all: Vec<Metric> = Vec::new();
     for (text, group) in [
         (text(&log_rows(0)), Group::Own),
-        (class_metrics(&[]), Group::Classes),
+        (class_metrics(&[class]), Group::Classes),
         (hot_key_metrics(&HottestKeys::default()), Group::HotKeys),
         (prefix_metrics(&ObservedPrefixes::default()), Group::Prefixes),
         (text(&tls_rows(&tls)), Group::Tls),
@@ -142,7 +162,8 @@ pub(crate) fn metrics() -> Vec<Metric> {
             let kind = second.strip_prefix("# TYPE ")?.strip_prefix(name)?.trim();
             let is_of_all = group == Group::Own && name.starts_with("memcached_");
             let group = if is_of_all { Group::Exporter } else { group };
-            Some(Metric { name: name.into(), kind: kind.into(), help: help.into(), group })
+            let labels = labels_in(&text, name);
+            Some(Metric { name: name.into(), kind: kind.into(), help: help.into(), group, labels })
         });
         for metric in heads {
             if !all.iter().any(|known| known.name == metric.name) {
@@ -165,9 +186,12 @@ pub(crate) fn page() -> String {
     let metrics = metrics();
     for group in Group::ALL {
         let heading = group.heading();
-        let _ = writeln!(page, "\n## {heading}\n\n| metric | type | means |\n|---|---|---|");
-        for Metric { name, kind, help, .. } in metrics.iter().filter(|it| it.group == group) {
-            let _ = writeln!(page, "| `{name}` | {kind} | {help} |");
+        let _ = writeln!(page, "\n## {heading}\n");
+        page += "| metric | type | labels | means |\n|---|---|---|---|\n";
+        for metric in metrics.iter().filter(|it| it.group == group) {
+            let Metric { name, kind, help, labels, .. } = metric;
+            let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let _ = writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels.join(", "));
         }
     }
     page

@@ -13,7 +13,7 @@ use kachel_engine::{
     MissModel, NotYet, Now, Operation, Outcome, PrefixRefused, Room, Ticket, WalkStep, apply, get,
 };
 use kachel_segment::{Item, Pool, WalkCursor};
-use kachel_stdx::{KeyPrefix, Landing, Place, Reader, SizeClasses, TooManyPrefixes};
+use kachel_stdx::{BytePrefix, Landing, Place, Reader, SizeClasses, TooManyPrefixes};
 
 use crate::cache::{Cache, MAINTENANCE_BYTES_MAX, MAINTENANCE_ITEMS_MAX};
 use crate::index::{TableIndex, note_copy_reads};
@@ -88,7 +88,7 @@ impl Common for CacheCommon {
         self.changes.flush(None, || self.pool.flush_word().cancel(now.second));
     }
 
-    fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+    fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
         let list = self.pool.flushed_prefixes();
         if list.is_full_for(prefix) {
             return Err(PrefixRefused::TooMany); // Nothing is flushed, so copies stay.

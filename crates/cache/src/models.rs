@@ -18,7 +18,7 @@ use kachel_engine::{
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions, SEGMENT_BYTES_MIN};
-use kachel_stdx::KeyPrefix;
+use kachel_stdx::BytePrefix;
 use kachel_stdx::model::explore;
 use loom::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use loom::thread;
@@ -119,7 +119,7 @@ fn flush(cache: &mut Cache) {
 /// Flushes the keys that begin with the wanted one.
 fn flush_prefix(cache: &mut Cache) {
     let key = wanted();
-    let prefix = KeyPrefix::of_bytes(&key).expect("a prefix");
+    let prefix = BytePrefix::of_bytes(&key).expect("a prefix");
     cache.common().flush_prefix(&prefix).expect("room in the list");
     cache.note_flush(&at_second(NOW));
 }

@@ -36,7 +36,7 @@
 
 use std::sync::Arc;
 
-use kachel_stdx::{Held, KeyPrefix, Landing, Place, Reader, SizeClasses};
+use kachel_stdx::{BytePrefix, Held, Landing, Place, Reader, SizeClasses};
 
 use crate::change::NoRoom;
 use crate::durable::{DurableWord, Sequence};
@@ -251,7 +251,7 @@ pub trait Common: Clone + Send + Sync + 'static {
     /// once. An operation that begins later sees the flush.
     ///
     /// Cost: the same for any number of items. Errors: nothing was flushed.
-    fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+    fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
         let _no_prefix_is_flushed = prefix;
         Err(PrefixRefused::Unsupported)
     }

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use kachel_engine::{Common as _, Engine as _};
 use kachel_io::SendBlock;
 use kachel_shard::BATCH_REQUESTS_MAX as BATCH;
-use kachel_stdx::{FLUSHED_PREFIXES_MAX, KeyPrefix};
+use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX};
 use kachel_testkit::{FilledCache, VALUE_BYTES, random_keys};
 use kachel_wire::{Parsed, Sink, format, parse};
 
@@ -63,7 +63,7 @@ fn finding(prefixes: usize) {
     let mut cache = FilledCache::new(ITEMS);
     for number in 0..prefixes {
         let name = format!("key-0000x{number}");
-        let prefix = KeyPrefix::of_bytes(name.as_bytes()).expect("a prefix");
+        let prefix = BytePrefix::of_bytes(name.as_bytes()).expect("a prefix");
         cache.cache.common().flush_prefix(&prefix).expect("room in the list");
     }
     let keys = random_keys(ITEMS, rounds() * BATCH, 7);

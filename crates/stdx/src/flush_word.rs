@@ -1,9 +1,9 @@
 //! The flush word: one word of the process. It tells all threads what is flushed.
 //!
-//! Upstream:   the engines write it for a flush; owners of memory, and readers on other cores, load
-//!             it.
-//! Downstream: `segment` stamps each segment with the epoch in which it is opened; what has the
-//!             stamp of an earlier epoch than the word's is flushed.
+//! Upstream:   any thread writes it for a flush; owners of memory, and readers on other threads,
+//!             load it.
+//! Downstream: an owner stamps each part of its memory with the epoch in which it is opened; what
+//!             has the stamp of an earlier epoch than the word's is flushed.
 //!
 //! ```text
 //! bit  0                            32                           64
@@ -18,11 +18,11 @@
 //!
 //! Invariants:
 //! - F1  A flush is one compare-and-swap, so all flushes of the process have one order, and each
-//!   happens to all shards at once.
+//!   happens to all owners at once.
 //! - F2  The epoch grows by one with each flush. Epochs are compared as serial numbers, so a
-//!   segment must be reused before 2^31 flushes have followed the one that killed it.
-//! - F3  Once the second of a pending flush has come, the word stands for the next epoch. The core
-//!   that notices this first writes the next epoch into the word before it serves anything.
+//!   part must be reused before 2^31 flushes have followed the one that killed it.
+//! - F3  Once the second of a pending flush has come, the word stands for the next epoch. The
+//!   thread that notices this first writes the next epoch into the word before it serves anything.
 
 use std::fmt;
 
@@ -85,7 +85,7 @@ impl FlushWord {
         Flushed(self.0.load(Acquire))
     }
 
-    /// Kills everything stored so far by any shard, and forgets a pending flush. `now` is the
+    /// Kills everything stored so far by any owner, and forgets a pending flush. `now` is the
     /// second.
     pub fn flush(&self, now: u32) {
         self.change(|flushed| Flushed::new(flushed.settled(now).epoch().wrapping_add(1), 0));
@@ -155,7 +155,7 @@ mod tests {
         for (now, epoch, due) in [(10, 0, 12), (11, 0, 12), (12, 1, 0), (13, 1, 0)] {
             assert_eq!(word.settle(now), Flushed::new(epoch, due), "second {now}");
         }
-        // A due flush that no shard has noticed still counts when another flush follows.
+        // A due flush that no owner has noticed still counts when another flush follows.
         word.flush_in(20, 13);
         word.flush_in(30, 25);
         assert_eq!(word.load(), Flushed::new(2, 30));

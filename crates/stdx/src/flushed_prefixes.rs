@@ -1,32 +1,31 @@
-//! The flushed prefixes of a process: a short list that tells all threads which keys are flushed.
+//! A short list of prefixes of byte strings, each with the number of the last time when everything
+//! with that prefix was declared dead (flushed). All threads read it.
 //!
-//! Upstream:   the engines add a prefix for a flush; owners of memory note the list, and readers on
-//!             other cores read it.
-//! Downstream: `segment` gives each segment a generation: the number of the newest flush that its
-//!             owner has noted. An item is flushed if its segment is older than a flush that takes
-//!             its key.
+//! Upstream:   any thread adds a prefix for a flush; owners note the list, and readers on other
+//!             threads read it.
+//! Downstream: an owner gives each part of its memory a generation: the number of the newest flush
+//!             that it has noted. A string is dead if its part is older than a flush that takes it.
 //!
 //! ```text
-//!            flush                     all engines are done          no reader is left
+//!            flush                     all owners are done           no reader is left
 //!   free ------------> live (number) ------------------------> retiring ------------> free
 //!                        |      ^
 //!                        +------+ flush of the same prefix: a new number
 //! ```
 //!
-//! One flush takes few keys, so it does not kill whole segments: a lookup that finds an item in an
-//! older segment compares the key. An engine is done with a flush when upkeep has removed what the
-//! flush takes from all older segments (`kachel_segment`). From then on, lookups of this engine
-//! need not compare.
+//! One flush takes few strings, so it does not kill whole parts: a lookup that finds a string in an
+//! older part compares it. An owner is done with a flush when it has removed what the flush takes
+//! from all older parts. From then on, its lookups need not compare.
 //!
 //! Invariants:
 //! - G1  Each flush has a number of its own, in the order of the flushes. Numbers are compared as
-//!   serial numbers, so upkeep must examine a segment before 2^31 flushes have followed its
+//!   serial numbers, so an owner must examine a part before 2^31 flushes have followed its
 //!   generation.
 //! - G2  A flush is in the list before its number is the newest. So an owner that has noted the
-//!   newest number, and a reader that begins after the flush was answered, see it.
-//! - G3  An entry stays in the list until each engine is done with it, and no reader is left that
+//!   newest number, and a reader that begins after the flush has returned, see it.
+//! - G3  An entry stays in the list until each owner is done with it, and no reader is left that
 //!   was awake before that. So an owner never notes an entry whose bytes change while it still has
-//!   an older segment.
+//!   an older part.
 //! - G4  The bytes of an entry change only while its head is 0. A reader that finds another head
 //!   after it has compared does not use the result.
 
@@ -42,7 +41,7 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, fence};
 /// The most prefixes that are being flushed at a time. All of them take 17 KiB.
 pub const FLUSHED_PREFIXES_MAX: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// Bytes of the longest prefix: those of the longest key.
+/// Bytes of the longest prefix.
 pub const PREFIX_BYTES_MAX: usize = 250;
 
 /// Words of the longest prefix. A model has short ones.
@@ -53,24 +52,24 @@ const _: () = assert!(FLUSHED_PREFIXES_MAX <= 64, "the live entries are the bits
 /// Set in a head if the prefix ends at a boundary.
 const BOUNDED: u64 = 1 << 16;
 
-/// A prefix of keys, which is not empty.
+/// A prefix of byte strings, which is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyPrefix<'p> {
+pub struct BytePrefix<'p> {
     bytes: &'p [u8],
-    /// What follows the prefix in a longer key. `None`: any byte.
+    /// What follows the prefix in a longer string. `None`: any byte.
     delimiter: Option<u8>,
 }
 
-impl<'p> KeyPrefix<'p> {
-    /// The keys that begin with these bytes. `None` if there are none, or too many.
+impl<'p> BytePrefix<'p> {
+    /// The strings that begin with these bytes. `None` if there are none, or too many.
     #[must_use]
     pub fn of_bytes(bytes: &'p [u8]) -> Option<Self> {
         let is_prefix = (1..=PREFIX_BYTES_MAX).contains(&bytes.len());
         is_prefix.then_some(Self { bytes, delimiter: None })
     }
 
-    /// The key `name`, and all keys below it: those that begin with `name` and `delimiter`. If
-    /// `name` ends with the delimiter, it takes all keys that begin with it. `None` if the name is
+    /// The string `name`, and all below it: those that begin with `name` and `delimiter`. If `name`
+    /// ends with the delimiter, it takes all strings that begin with it. `None` if the name is
     /// empty or too long.
     #[must_use]
     pub fn of_name(name: &'p [u8], delimiter: u8) -> Option<Self> {
@@ -85,10 +84,10 @@ impl<'p> KeyPrefix<'p> {
         self.bytes
     }
 
-    /// Whether this prefix takes `key`.
+    /// Whether this prefix takes `string`.
     #[must_use]
-    pub fn takes(&self, key: &[u8]) -> bool {
-        let Some(rest) = key.strip_prefix(self.bytes) else { return false };
+    pub fn takes(&self, string: &[u8]) -> bool {
+        let Some(rest) = string.strip_prefix(self.bytes) else { return false };
         let (next, delimiter) = (rest.first(), self.delimiter);
         delimiter.is_none_or(|delimiter| next.is_none_or(|&byte| byte == delimiter))
     }
@@ -121,10 +120,10 @@ impl Head {
         (self.0 & 0xff) as usize
     }
 
-    /// Whether the prefix, which `key` begins with, takes the key.
-    fn is_at_boundary(self, key: &[u8]) -> bool {
+    /// Whether the prefix, which `string` begins with, takes it.
+    fn is_at_boundary(self, string: &[u8]) -> bool {
         let delimiter = (self.0 >> 8) as u8;
-        self.0 & BOUNDED == 0 || key.get(self.length()).is_none_or(|&byte| byte == delimiter)
+        self.0 & BOUNDED == 0 || string.get(self.length()).is_none_or(|&byte| byte == delimiter)
     }
 }
 
@@ -140,7 +139,7 @@ impl Entry {
     }
 
     /// Makes a free entry that of a prefix (G4).
-    fn write(&self, prefix: &KeyPrefix<'_>, number: u32) {
+    fn write(&self, prefix: &BytePrefix<'_>, number: u32) {
         debug_assert!(self.head.load(Relaxed) == 0, "G4");
         fence(Release);
         for (word, bytes) in self.words.iter().zip(prefix.bytes.chunks(8)) {
@@ -149,11 +148,11 @@ impl Entry {
         self.head.store(prefix.head(number).0, Release);
     }
 
-    /// Whether `key` begins with the prefix that has this head. Cost: a load for each 8 bytes that
-    /// are equal.
+    /// Whether `string` begins with the prefix that has this head. Cost: a load for each 8 bytes
+    /// that are equal.
     #[inline]
-    fn begins(&self, head: Head, key: &[u8]) -> bool {
-        let Some(own) = key.get(..head.length()) else { return false };
+    fn begins(&self, head: Head, string: &[u8]) -> bool {
+        let Some(own) = string.get(..head.length()) else { return false };
         let (chunks, rest) = own.as_chunks::<8>();
         for (word, bytes) in self.words.iter().zip(chunks) {
             if word.load(Relaxed) != u64::from_le_bytes(*bytes) {
@@ -172,7 +171,7 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// What all cores load with each lookup, on a cache line of its own. Only flushes and the end of
+/// What all threads load with each lookup, on a cache line of its own. Only flushes and the end of
 /// one write it.
 struct Shared {
     /// The number of the newest flush.
@@ -183,15 +182,15 @@ struct Shared {
 
 /// What is changed under the lock.
 struct Books {
-    /// For each engine the newest flush with which it is done.
+    /// For each owner the newest flush with which it is done.
     done: Vec<u32>,
-    /// All engines are done with the flushes up to this number. No reader that has begun after the
+    /// All owners are done with the flushes up to this number. No reader that has begun after the
     /// stamp needs them.
     retiring: Option<(u32, Stamp)>,
 }
 
 impl Books {
-    /// The newest flush with which all engines are done. How far each of them is behind `newest` is
+    /// The newest flush with which all owners are done. How far each of them is behind `newest` is
     /// compared, because numbers are serial (G1).
     fn done_through(&self, newest: u32) -> u32 {
         let behind = self.done.iter().map(|done| newest.wrapping_sub(*done)).max();
@@ -206,8 +205,8 @@ pub struct FlushedPrefixes {
     books: Mutex<Books>,
 }
 
-/// The list as an engine has noted it: the numbers of its entries. All operations of the engine use
-/// it until the engine notes the list again.
+/// The list as an owner has noted it: the numbers of its entries. All operations of the owner use
+/// it until the owner notes the list again.
 pub struct NotedPrefixes {
     newest: u32,
     live: u64,
@@ -243,10 +242,10 @@ fn places(mut bits: u64) -> impl Iterator<Item = usize> {
 }
 
 impl FlushedPrefixes {
-    /// An empty list for this number of engines. Cost: 17 KiB.
+    /// An empty list for this number of owners. Cost: 17 KiB.
     #[must_use]
-    pub fn new(engines: u16) -> Self {
-        let books = Books { done: vec![0; engines.into()], retiring: None };
+    pub fn new(owners: u16) -> Self {
+        let books = Books { done: vec![0; owners.into()], retiring: None };
         Self {
             shared: CachePadded::new(Shared { newest: AtomicU64::new(0), live: AtomicU64::new(0) }),
             entries: (0..FLUSHED_PREFIXES_MAX).map(|_| Entry::free()).collect(),
@@ -273,12 +272,12 @@ impl FlushedPrefixes {
         self.shared.live.load(Relaxed).count_ones() as usize
     }
 
-    /// Kills all that was stored so far, by any shard, under a key that the prefix takes. A flush
-    /// of a prefix that is live takes no further entry.
+    /// Kills all that was stored so far, by any owner, under a string that the prefix takes. A
+    /// flush of a prefix that is live takes no further entry.
     ///
     /// Cost: one look at each entry, whatever is stored. Errors: the list is full of other
     /// prefixes, and nothing is flushed.
-    pub fn flush(&self, prefix: &KeyPrefix<'_>) -> Result<(), TooManyPrefixes> {
+    pub fn flush(&self, prefix: &BytePrefix<'_>) -> Result<(), TooManyPrefixes> {
         let _one = self.lock();
         let live = self.shared.live.load(Relaxed);
         let number = self.newest().wrapping_add(1);
@@ -295,7 +294,7 @@ impl FlushedPrefixes {
     }
 
     /// Whether a flush of the prefix would be refused now: the list is full of other prefixes.
-    pub fn is_full_for(&self, prefix: &KeyPrefix<'_>) -> bool {
+    pub fn is_full_for(&self, prefix: &BytePrefix<'_>) -> bool {
         let _one = self.lock();
         let live = self.shared.live.load(Relaxed);
         let is_full = live.trailing_ones() as usize >= FLUSHED_PREFIXES_MAX;
@@ -303,7 +302,7 @@ impl FlushedPrefixes {
     }
 
     /// The place of a prefix among the live entries. The caller holds the lock.
-    fn place_of(&self, live: u64, prefix: &KeyPrefix<'_>) -> Option<usize> {
+    fn place_of(&self, live: u64, prefix: &BytePrefix<'_>) -> Option<usize> {
         places(live).find(|&place| {
             let head = Head(self.entries[place].head.load(Relaxed));
             head == prefix.head(head.number()) && self.entries[place].begins(head, prefix.bytes)
@@ -316,7 +315,7 @@ impl FlushedPrefixes {
         self.newest() == noted.newest
     }
 
-    /// Notes the list for an engine.
+    /// Notes the list for an owner.
     pub fn note(&self, noted: &mut NotedPrefixes) {
         let _one = self.lock();
         let newest = self.newest();
@@ -328,31 +327,31 @@ impl FlushedPrefixes {
         }
     }
 
-    /// Whether an item with this key, in a segment of this generation, was flushed before the
-    /// engine has noted the list.
+    /// Whether this string, in a part of this generation, was flushed before the owner has noted
+    /// the list.
     ///
-    /// The entries that decide are live, because the engine has a segment that is older (G3).
-    pub fn has_flushed(&self, noted: &NotedPrefixes, key: &[u8], generation: u32) -> bool {
+    /// The entries that decide are live, because the owner has a part that is older (G3).
+    pub fn has_flushed(&self, noted: &NotedPrefixes, string: &[u8], generation: u32) -> bool {
         places(noted.live).any(|place| {
             let entry = &self.entries[place];
             let head = Head(entry.head.load(Acquire));
             debug_assert!(!is_before(generation, noted.numbers[place]) || head.0 != 0, "G3");
             is_before(generation, noted.numbers[place])
-                && entry.begins(head, key)
-                && head.is_at_boundary(key)
+                && entry.begins(head, string)
+                && head.is_at_boundary(string)
         })
     }
 
-    /// Whether an item with this key, in a segment of this generation, was flushed: for a reader
-    /// that does not own it. `None` if an entry has changed meanwhile, so this is not known (G4).
-    pub fn has_flushed_beside(&self, key: &[u8], generation: u32) -> Option<bool> {
+    /// Whether this string, in a part of this generation, was flushed: for a reader that does not
+    /// own it. `None` if an entry has changed meanwhile, so this is not known (G4).
+    pub fn has_flushed_beside(&self, string: &[u8], generation: u32) -> Option<bool> {
         for place in places(self.shared.live.load(Acquire)) {
             let entry = &self.entries[place];
             let head = Head(entry.head.load(Acquire));
             if head.0 == 0 || !is_before(generation, head.number()) {
                 continue;
             }
-            if entry.begins(head, key) && head.is_at_boundary(key) {
+            if entry.begins(head, string) && head.is_at_boundary(string) {
                 fence(Acquire);
                 let is_same = entry.head.load(Relaxed) == head.0;
                 return is_same.then_some(true);
@@ -361,16 +360,16 @@ impl FlushedPrefixes {
         Some(false)
     }
 
-    /// The engine `engine` has nothing older than flush `number` that a flush takes.
-    pub fn note_done(&self, engine: u16, number: u32) {
-        let done = &mut self.lock().done[usize::from(engine)];
+    /// The owner `owner` has nothing older than flush `number` that a flush takes.
+    pub fn note_done(&self, owner: u16, number: u32) {
+        let done = &mut self.lock().done[usize::from(owner)];
         debug_assert!(!is_before(number, *done), "G1");
         *done = number;
     }
 
-    /// Ends the flushes with which all engines are done, in two steps (G3): draws a `stamp`, and
+    /// Ends the flushes with which all owners are done, in two steps (G3): draws a `stamp`, and
     /// frees the entries once `is_past` says that no reader from before it is left. Does nothing if
-    /// another core is at it.
+    /// another thread is at it.
     ///
     /// Cost: a look at each entry.
     pub fn retire(&self, stamp: impl FnOnce() -> Stamp, is_past: impl FnOnce(Stamp) -> bool) {
@@ -424,18 +423,18 @@ mod tests {
     use super::*;
     use crate::Quiescence;
 
-    fn name(bytes: &[u8]) -> KeyPrefix<'_> {
-        KeyPrefix::of_name(bytes, b':').expect("a name")
+    fn name(bytes: &[u8]) -> BytePrefix<'_> {
+        BytePrefix::of_name(bytes, b':').expect("a name")
     }
 
-    fn bytes(bytes: &[u8]) -> KeyPrefix<'_> {
-        KeyPrefix::of_bytes(bytes).expect("a prefix")
+    fn bytes(bytes: &[u8]) -> BytePrefix<'_> {
+        BytePrefix::of_bytes(bytes).expect("a prefix")
     }
 
     #[test]
     fn a_name_ends_at_a_boundary_and_bytes_anywhere() {
         let long = [b'k'; PREFIX_BYTES_MAX + 1];
-        for (prefix, key, is_taken) in [
+        for (prefix, string, is_taken) in [
             (name(b"user:1"), &b"user:1"[..], true),
             (name(b"user:1"), b"user:1:a", true),
             (name(b"user:1"), b"user:1:", true),
@@ -454,21 +453,21 @@ mod tests {
             (name(b"eight by"), b"eight bytes", false),
             (bytes(b"\0\0"), b"\0", false),
         ] {
-            assert_eq!(prefix.takes(key), is_taken, "{prefix:?} {key:?}");
+            assert_eq!(prefix.takes(string), is_taken, "{prefix:?} {string:?}");
             let list = FlushedPrefixes::new(1);
             list.flush(&prefix).expect("room");
             let mut noted = NotedPrefixes::default();
             list.note(&mut noted);
-            assert_eq!(list.has_flushed_beside(key, 0), Some(is_taken), "{prefix:?} {key:?}");
-            assert_eq!(list.has_flushed(&noted, key, 0), is_taken, "{prefix:?} {key:?}");
-            assert!(!list.has_flushed(&noted, key, 1), "it was stored later");
+            assert_eq!(list.has_flushed_beside(string, 0), Some(is_taken), "{prefix:?} {string:?}");
+            assert_eq!(list.has_flushed(&noted, string, 0), is_taken, "{prefix:?} {string:?}");
+            assert!(!list.has_flushed(&noted, string, 1), "it was stored later");
         }
-        assert_eq!(KeyPrefix::of_bytes(&long), None);
-        assert_eq!(KeyPrefix::of_name(b"", b':'), None);
+        assert_eq!(BytePrefix::of_bytes(&long), None);
+        assert_eq!(BytePrefix::of_name(b"", b':'), None);
     }
 
     #[test]
-    fn a_flush_ends_when_all_engines_are_done_and_no_reader_is_left() {
+    fn a_flush_ends_when_all_owners_are_done_and_no_reader_is_left() {
         let quiescence = Arc::new(Quiescence::new(1));
         let mut reader = quiescence.register().expect("a place");
         let list = FlushedPrefixes::new(2);

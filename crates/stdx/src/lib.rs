@@ -30,7 +30,7 @@ pub use counter::Counter;
 pub use crossbeam_utils::CachePadded;
 pub use flush_word::{FlushWord, Flushed, is_before};
 pub use flushed_prefixes::{
-    FLUSHED_PREFIXES_MAX, FlushedPrefixes, KeyPrefix, NotedPrefixes, PREFIX_BYTES_MAX,
+    BytePrefix, FLUSHED_PREFIXES_MAX, FlushedPrefixes, NotedPrefixes, PREFIX_BYTES_MAX,
     TooManyPrefixes,
 };
 pub use gaps::Gaps;

@@ -331,7 +331,7 @@ mod tests {
     use kachel_host::Budget;
     use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
     use kachel_io::{Event, Files as _, Io as _, ManualClock, Memory, MemoryNet, Wait};
-    use kachel_stdx::KeyPrefix;
+    use kachel_stdx::BytePrefix;
 
     use super::*;
 
@@ -424,7 +424,7 @@ mod tests {
             keeps_access: false,
             removes_when_refused: false,
         };
-        let prefix = KeyPrefix::of_bytes(b"a").expect("a prefix");
+        let prefix = BytePrefix::of_bytes(b"a").expect("a prefix");
         for flushes_all in [true, false] {
             let found = plain.find(&key, Needed::Value, &now()).expect("no fetch");
             assert!(found.is_some());
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn the_flush_of_a_prefix_is_over_after_a_sweep_and_takes_nothing_else() {
         let (mut plain, hasher, _) = plain(None);
-        let prefix = KeyPrefix::of_name(b"a", b':').expect("a name");
+        let prefix = BytePrefix::of_name(b"a", b':').expect("a name");
         let all = plain.common();
         for round in 0..3 {
             for number in 0..200 {

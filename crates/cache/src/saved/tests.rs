@@ -7,7 +7,7 @@ use kachel_engine::{
     ClockOrigin, Common as _, Engine as _, EngineOptions, KeyHasher, LeaseOptions, Now, Seeds,
 };
 use kachel_host::Budget;
-use kachel_stdx::KeyPrefix;
+use kachel_stdx::BytePrefix;
 
 use super::Restored;
 use super::block::{BLOCK_BYTES_MAX, BLOCK_FULL_BYTES, BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
@@ -134,7 +134,7 @@ fn what_a_flushed_prefix_takes_is_not_saved() {
     for key in [&b"a"[..], b"a:1", b"ab", b"b"] {
         restore(&mut cache, &SavedItem { key, ..PLAIN }, b"value", 10);
     }
-    let prefix = KeyPrefix::of_name(b"a", b':').expect("a name");
+    let prefix = BytePrefix::of_name(b"a", b':').expect("a name");
     cache.common().flush_prefix(&prefix).expect("room in the list");
     let items = items_of(&mut cache, 10);
     assert_eq!(items.into_keys().collect::<Vec<_>>(), [&b"ab"[..], b"b"]);

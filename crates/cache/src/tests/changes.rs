@@ -15,7 +15,7 @@ use kachel_engine::{
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
-use kachel_stdx::{FLUSHED_PREFIXES_MAX, KeyPrefix, Reader};
+use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, Reader};
 use kachel_testkit::Random;
 
 use crate::cache::{Cache, EngineOf};
@@ -213,7 +213,7 @@ fn a_copy_is_dropped_before_its_item_changes() {
                     0 => common.flush(&pair.now),
                     1 => {
                         let name = format!("key {}", random() % 10);
-                        let prefix = KeyPrefix::of_bytes(name.as_bytes()).expect("a prefix");
+                        let prefix = BytePrefix::of_bytes(name.as_bytes()).expect("a prefix");
                         common.flush_prefix(&prefix).expect("upkeep has followed the last ones");
                     }
                     _ => common.flush_in(pair.now.second + 2, &pair.now),
@@ -258,7 +258,7 @@ fn the_flush_of_a_prefix_drops_all_copies() {
     };
     copy_all();
     let flush = |name: &str| {
-        let prefix = KeyPrefix::of_bytes(name.as_bytes()).expect("a prefix");
+        let prefix = BytePrefix::of_bytes(name.as_bytes()).expect("a prefix");
         pair.cache.common().flush_prefix(&prefix)
     };
     flush("key 1").expect("room in the list");

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use kachel_host::Budget;
 use kachel_stdx::{
-    FlushWord, FlushedPrefixes, Held, KeyPrefix, Place, Quiescence, Reader, TooManyPrefixes,
+    BytePrefix, FlushWord, FlushedPrefixes, Held, Place, Quiescence, Reader, TooManyPrefixes,
 };
 
 use crate::change::{Mark, NoRoom, Put, PutValue, Side};
@@ -103,7 +103,7 @@ impl Common for HeapCommon {
         self.flushes.cancel(now.second);
     }
 
-    fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+    fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
         self.prefixes.flush(prefix).map_err(|TooManyPrefixes| PrefixRefused::TooMany)
     }
 

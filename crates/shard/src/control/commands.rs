@@ -12,7 +12,7 @@
 use kachel_engine::{Common as _, Engine, PrefixRefused};
 use kachel_io::Peer;
 use kachel_net::{ClientIndex, CloseReason, Connection, ConnectionIndex};
-use kachel_stdx::KeyPrefix;
+use kachel_stdx::BytePrefix;
 use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
 use kachel_wire::{
     Cachedump, DetailTopic, ObserverSet, Reply, Sink as _, StatsTopic, Streams, binary_stats_topic,
@@ -301,8 +301,8 @@ impl<E: Engine> Administration<'_, E> {
             PrefixFlushes::Refused => return Reply::FlushPrefixNotAllowed,
         }
         let prefix = match bytes {
-            true => KeyPrefix::of_bytes(prefix),
-            false => KeyPrefix::of_name(prefix, options.prefix_delimiter),
+            true => BytePrefix::of_bytes(prefix),
+            false => BytePrefix::of_name(prefix, options.prefix_delimiter),
         };
         let prefix = prefix.expect("the parser has checked the length");
         match self.engines.common().flush_prefix(&prefix) {

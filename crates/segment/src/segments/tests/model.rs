@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kachel_stdx::KeyPrefix;
+use kachel_stdx::BytePrefix;
 
 use super::index::{Random, Shard, hash, pattern};
 use crate::{Added, JoinPlace, NewItem, NewValue, Reclaimed};
@@ -223,7 +223,7 @@ impl Model {
     /// Flushes the keys that begin with this one, without up to two of its last bytes.
     fn flush_prefix(&mut self, key: &[u8]) {
         let length = key.len() - self.random.below(3) as usize;
-        let prefix = KeyPrefix::of_bytes(&key[..length]).expect("some bytes");
+        let prefix = BytePrefix::of_bytes(&key[..length]).expect("some bytes");
         let segments = &mut self.shard.segments;
         if segments.pool().flushed_prefixes().flush(&prefix).is_ok() {
             segments.note_flush(self.now, &mut self.shard.index);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kachel_stdx::{FLUSHED_PREFIXES_MAX, KeyPrefix};
+use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX};
 
 use super::index::{Random, Shard, pattern};
 use crate::{ItemAt, NewValue};
@@ -15,7 +15,7 @@ fn set(shard: &mut Shard, key: &str) -> ItemAt {
 
 /// Flushes a name, and has the shard note it.
 fn flush(shard: &mut Shard, name: &str) {
-    let prefix = KeyPrefix::of_name(name.as_bytes(), b':').expect("a name");
+    let prefix = BytePrefix::of_name(name.as_bytes(), b':').expect("a name");
     shard.segments.pool().flushed_prefixes().flush(&prefix).expect("room in the list");
     assert!(!shard.segments.is_flush_noted());
     shard.segments.note_flush(NOW, &mut shard.index);
@@ -62,7 +62,7 @@ fn a_reader_beside_sees_a_flush_that_the_owner_has_not_noted() {
     let pool = Arc::clone(shard.segments.pool());
     let reader = pool.register_reader().expect("one");
     let is_flushed = |at| pool.is_flushed(&pool.item(at, &reader), NOW, &reader);
-    let prefix = KeyPrefix::of_name(b"a", b':').expect("a name");
+    let prefix = BytePrefix::of_name(b"a", b':').expect("a name");
     pool.flushed_prefixes().flush(&prefix).expect("room");
     assert!(is_live(&shard, "a:1"), "the owner has not noted it");
     assert_eq!((is_flushed(old), is_flushed(other)), (Some(true), Some(false)));
@@ -165,7 +165,7 @@ fn the_list_takes_a_named_number_of_prefixes_until_upkeep_is_done() {
         set(&mut shard, &format!("{number}:x"));
         flush(&mut shard, &number.to_string());
     }
-    let more = KeyPrefix::of_name(b"more", b':').expect("a name");
+    let more = BytePrefix::of_name(b"more", b':').expect("a name");
     let pool = Arc::clone(shard.segments.pool());
     assert!(pool.flushed_prefixes().flush(&more).is_err());
     set(&mut shard, "more:x");

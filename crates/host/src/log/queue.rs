@@ -171,10 +171,17 @@ impl LineQueue {
         }
     }
 
-    /// Waits until all lines are written, at most this long. For the end of the process.
+    /// Waits until all lines are written, at most this long. For the end of the process, also by a
+    /// panic, whose thread may hold the lock.
     pub(super) fn finish(&self, time: Duration) {
         let until = Instant::now() + time;
-        let mut state = self.state();
+        let mut state = loop {
+            match self.try_state() {
+                Some(state) => break state,
+                None if Instant::now() >= until => return,
+                None => std::thread::yield_now(),
+            }
+        };
         state.is_ending = true;
         self.changed.notify_all();
         while !state.lines.is_empty() || state.is_writing || state.lost_since.is_some() {
@@ -264,6 +271,9 @@ mod tests {
         let queue = LineQueue::new();
         queue.offer(Subject::Process, line("a"), Instant::now());
         queue.finish(Duration::from_millis(1)); // Nobody takes it.
+        let held = queue.state();
+        queue.finish(Duration::from_millis(1));
+        drop(held);
         std::thread::scope(|scope| {
             let taker = scope.spawn(|| [queue.take(), queue.take()]);
             queue.finish(Duration::from_secs(60));

@@ -265,9 +265,9 @@ const checks = {
     const asked = page.asked.length;
     fs.writeFileSync(file, TOKEN.toUpperCase());
     server.process.kill("SIGHUP");
-    await until("form", async () => page.url().endsWith("/login") && (await textOf(page, "p")).includes("replaced"));
+    await until("form", async () => page.url().endsWith("/login?replaced") && (await textOf(page, "p")).includes("replaced"));
     // The history may be asked for before the token is replaced.
-    const since = page.asked.slice(asked).filter((url) => !/\/(login|api\/history)$/.test(url));
+    const since = page.asked.slice(asked).filter((url) => !/\/(login\?replaced|api\/history)$/.test(url));
     assert.deepStrictEqual(since, [], "no question with the old token");
     await page.locator("#token").fill(TOKEN.toUpperCase());
     await page.keyboard.press("Enter");

@@ -306,7 +306,7 @@ const logIn = () => {
   page.source?.close();
   clearTimeout(page.timer);
   page.isRefused = true;
-  location.replace('/login');
+  location.replace('/login?replaced');
 };
 
 // Connects again when nothing has come for a while, as after the machine has slept.

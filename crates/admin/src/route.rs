@@ -152,9 +152,9 @@ impl Service {
             return self.log_in(address, head, body).await;
         }
         if head.uri.path() == "/login" && self.token.is_some() {
-            // Without a check (R2). A cookie that comes is one of a token that was replaced.
-            let has_cookie = login::cookie(&head.headers).is_some();
-            return self.form(if has_cookie { Refused::Ended } else { Refused::Missing });
+            // Without a check (R2). A page comes with this query.
+            let is_ended = head.uri.query() == Some("replaced");
+            return self.form(if is_ended { Refused::Ended } else { Refused::Missing });
         }
         if let Err(answer) = self.check_token(address, head).await {
             return answer;

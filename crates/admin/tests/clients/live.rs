@@ -204,8 +204,9 @@ fn pages_of_a_token_that_was_replaced_use_up_no_checks() {
     let other = TOKEN.to_uppercase();
     admin.set_token(token(&other));
     for _ in 0..PAGES {
-        let head =
-            format!("GET /login HTTP/1.1\r\nHost: localhost:{port}\r\nCookie: {cookie}\r\n\r\n");
+        let head = format!(
+            "GET /login?replaced HTTP/1.1\r\nHost: localhost:{port}\r\nCookie: {cookie}\r\n\r\n"
+        );
         let form = http_ask(http_connect(port), head);
         assert!(http_status(&form) == 401 && form.contains("<form"), "{form}");
         assert!(form.contains("the token was replaced"), "{form}");

@@ -59,8 +59,8 @@ pub use observers::{
     CurveState, DRAWN_EVERY, HOT_KEYS_BYTES_PER_CORE, HOTTEST_MAX, HotKey, HotLists, HotRate,
     HottestKeys, MakeMissModel, MissCurve, Moment, NAMED_PREFIXES_MAX, Noted, NotedAccess, Noting,
     ObservedPrefix, ObservedPrefixes, Observers, PREFIXES_BYTES_PER_CORE,
-    PREFIXES_BYTES_PER_ENGINE, PREFIXES_MAX, Picked, PrefixErrors, PrefixNames, PrefixNumbers,
-    PrefixTable, SampleGate,
+    PREFIXES_BYTES_PER_ENGINE, PREFIXES_MAX, PREFIXES_NOTE_EVERY, Picked, PrefixErrors,
+    PrefixNames, PrefixNumbers, PrefixTable, SampleGate,
 };
 pub use prefix_metrics::prefix_metrics;
 pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};

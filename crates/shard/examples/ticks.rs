@@ -79,11 +79,12 @@ fn ticking_each<'i>(options: WorldOptions, before: &str, input: impl Fn(usize) -
     }
 }
 
-/// Reads of other keys in each round, so that most of them are new to observers; with these
-/// observers on.
+/// Reads of other keys in each round, so that most of them are new to observers, and all have the
+/// same prefix; with these observers on.
 fn ticking_observed(observers: ObserverSet) {
     let keys = random_keys(ITEMS, ROUNDS * BATCH, 6);
-    let keys: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
+    let text = |key| String::from_utf8_lossy(key).replace('-', ":");
+    let keys: Vec<_> = keys.iter().map(|key| text(&key[..])).collect();
     let set = |key| format!("set {key} 0 0 {VALUE_BYTES}\r\n{:100}\r\n", "");
     let set: String = keys.iter().map(set).collect();
     let gets = keys.chunks(BATCH).map(|keys| keys.iter().map(|key| format!("get {key}\r\n")));

@@ -50,7 +50,9 @@ pub use curve::{CURVE_BYTES_PER_ENGINE, MakeMissModel, Moment, Picked};
 pub use gate::{DRAWN_EVERY, Noting, SampleGate};
 pub use hot_keys::HOT_KEYS_BYTES_PER_CORE;
 pub use hottest::{HOTTEST_MAX, HotKey, HotLists, HotRate, HottestKeys};
-pub use prefix_table::{NAMED_PREFIXES_MAX, PrefixNames, PrefixNumbers, PrefixTable};
+pub use prefix_table::{
+    NAMED_PREFIXES_MAX, PREFIXES_NOTE_EVERY, PrefixNames, PrefixNumbers, PrefixTable,
+};
 
 use by_prefix::{PrefixSource, PrefixSources};
 use curve::{BATCH, Curves};
@@ -258,7 +260,7 @@ impl Observers {
                 lock(state).prefixes = on.then(|| self.new_prefix_table());
             }
             self.walks.begin_anew();
-            draw_evictions(if on { DRAWN_EVERY } else { 0 });
+            draw_evictions(if on { PREFIXES_NOTE_EVERY } else { 0 });
         }
         let change = |bits: u8| {
             let before = ObserverSet::from_bits(bits);
@@ -451,7 +453,8 @@ impl Observers {
         let mut requests = Vec::new();
         for core in &self.cores {
             let state = lock(core);
-            requests.extend(state.prefixes.as_ref().map(|of| PrefixSource::of(of, DRAWN_EVERY)));
+            let prefixes = state.prefixes.as_ref();
+            requests.extend(prefixes.map(|of| PrefixSource::of(of, PREFIXES_NOTE_EVERY)));
         }
         let outside = lock(&self.outside).prefixes.as_ref().map(|of| PrefixSource::of(of, 1));
         requests.extend(outside);

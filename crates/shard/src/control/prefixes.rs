@@ -11,7 +11,8 @@
 //! Invariants:
 //! - W1  In one tick a core examines at most `WALKED_ITEMS_PER_TICK_MAX` items.
 //! - W2  After a walk a core pauses for at least `PAUSE_TIMES_MIN` times as long as the walk has
-//!   taken. So walks take at most a twentieth of the time of a core that is idle otherwise.
+//!   taken. So walks take at most a twentieth of the time of a core that is idle otherwise, also if
+//!   clients switch prefixes off and on all the time: a walk that is broken off counts as one.
 //! - W3  A core that sleeps wakes for its next walk, and when prefixes are switched on.
 
 use kachel_engine::{Cursor, Engine, EngineIndex};
@@ -52,11 +53,20 @@ pub(crate) struct PrefixWalking {
     walk: Option<Walk>,
     /// When the next walk over all home engines begins. [`NEVER_NS`] while prefixes are off.
     next_ns: u64,
+    /// When the pause after the last walk ends (W2).
+    pauses_until_ns: u64,
 }
 
 impl Default for PrefixWalking {
     fn default() -> Self {
-        Self { epoch: None, walked: 0, begun_ns: 0, walk: None, next_ns: NEVER_NS }
+        Self {
+            epoch: None,
+            walked: 0,
+            begun_ns: 0,
+            walk: None,
+            next_ns: NEVER_NS,
+            pauses_until_ns: 0,
+        }
     }
 }
 
@@ -90,15 +100,25 @@ impl PrefixWalking {
         }
     }
 
-    /// Begins anew, or ends, if prefixes were switched.
+    /// Begins anew after the pause (W2), or ends, if prefixes were switched.
     fn follow(&mut self, context: &Context) {
         let epoch = context.shared.observers.prefix_epoch();
-        if epoch != self.epoch {
-            let has_engines = !context.home_engines().is_empty();
-            let is_on = epoch.is_some() && has_engines;
-            let next_ns = if is_on { context.now_ns() } else { NEVER_NS };
-            *self = Self { epoch, next_ns, ..Self::default() };
+        if epoch == self.epoch {
+            return;
         }
+        if self.is_busy() {
+            self.pause(context.now_ns());
+        }
+        let is_on = epoch.is_some() && !context.home_engines().is_empty();
+        let next_ns = if is_on { self.pauses_until_ns } else { NEVER_NS };
+        *self = Self { epoch, next_ns, pauses_until_ns: self.pauses_until_ns, ..Self::default() };
+    }
+
+    /// Pauses after a walk (W2).
+    const fn pause(&mut self, now_ns: u64) {
+        let pause_ns = PAUSE_TIMES_MIN * now_ns.saturating_sub(self.begun_ns);
+        let pause_ns = if pause_ns < PAUSE_NS_MIN { PAUSE_NS_MIN } else { pause_ns };
+        self.pauses_until_ns = now_ns + pause_ns;
     }
 
     /// Examines some items (W1). Does nothing while another core holds the engine.
@@ -126,12 +146,11 @@ impl PrefixWalking {
         }
     }
 
-    /// Pauses if the last of `engines` was walked over (W2).
+    /// Pauses if the last of `engines` was walked over.
     fn end_after_last(&mut self, engines: usize, now_ns: u64) {
         if self.walked == engines {
-            let taken_ns = now_ns.saturating_sub(self.begun_ns);
-            self.next_ns = now_ns + PAUSE_NS_MIN.max(PAUSE_TIMES_MIN * taken_ns);
-            self.walked = 0;
+            self.pause(now_ns);
+            (self.next_ns, self.walked) = (self.pauses_until_ns, 0);
         }
         debug_assert!(self.walked < engines, "a walk ends with the last engine");
     }

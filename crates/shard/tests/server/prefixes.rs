@@ -235,6 +235,13 @@ fn prefixes_may_be_switched_all_the_time() {
         world.clock.advance_s(PAUSE_S);
         world.settle();
         assert_eq!(world.sum(|counters| &counters.listed_items), walked + 2_000);
+        // A switch begins no walk within the pause after the last one.
+        for _ in 0..20 {
+            let switched = world.ask(&clients[0], b"observe all off\r\nobserve prefixes on\r\n");
+            assert_eq!(switched, b"OK\r\nOK\r\n");
+            world.settle();
+        }
+        assert_eq!(world.sum(|counters| &counters.listed_items), walked + 2_000);
         assert_eq!(world.ask(&clients[0], b"observe all off\r\n"), b"OK\r\n");
         let off = told(&mut world, &clients[1], "prefixes");
         assert_eq!((off["prefixes"].as_str(), off.len()), ("off", 2));

@@ -31,20 +31,22 @@ impl Acknowledged {
     pub(crate) fn check(mut self, disk: &Disk, seed: u64) -> Result<u64, String> {
         let count = self.0.len() as u64;
         for (_, content) in disk.crash(seed).image() {
-            for at in 0..content.len() {
-                let is_head = matches!(&content[at..], [b'h' | b'f', b'0'..=b'9', ..]);
-                if is_head && let Some((key, write, padding, _)) = read_head(&content[at..]) {
-                    let wanted = token(key, write, padding);
-                    if content[at..].starts_with(&wanted)
-                        && self.0.get(&write).is_some_and(|known| known.0 == key)
-                    {
-                        self.0.remove(&write);
-                    }
-                }
+            let heads = content.windows(2).enumerate();
+            for (at, _) in heads.filter(|(_, head)| matches!(head, [b'h' | b'f', b'0'..=b'9'])) {
+                self.find(&content[at..]);
             }
         }
         let Some((write, (key, _))) = self.0.first_key_value() else { return Ok(count) };
         let (left, key) = (self.0.len(), key.escape_ascii());
         Err(format!("write {write} of {key}, and {left} in all, were told and are not on the disk"))
+    }
+
+    /// Forgets the value that begins with the first byte of `content`, if there is one.
+    fn find(&mut self, content: &[u8]) {
+        let Some((key, write, padding, _)) = read_head(content) else { return };
+        let is_wanted = self.0.get(&write).is_some_and(|known| known.0 == key);
+        if is_wanted && content.starts_with(&token(key, write, padding)) {
+            self.0.remove(&write);
+        }
     }
 }

@@ -74,13 +74,13 @@ impl Asked {
 
     /// Whether it has arrived, and the server may hold a large value for its reply.
     pub(crate) fn may_bring_large(&self) -> bool {
-        let may_show = match &self.ask.expect {
+        let may_show = || match &self.ask.expect {
             // Numbers are never large.
             Expect::Values(keys) | Expect::Leases(keys) => keys.iter().any(|key| key[0] != b'n'),
             Expect::Meta { .. } => self.ask.text.starts_with(b"mg "),
             _ => false,
         };
-        self.arrived.is_some() && may_show
+        self.arrived.is_some() && may_show()
     }
 
     /// Whether the server refused it for lack of memory.

@@ -577,16 +577,20 @@ impl Client {
     }
 
     /// Reads what the server has sent. Returns the requests that are settled by it and, when the
-    /// connection has ended, the requests whose outcome is unknown.
+    /// connection has ended, the requests whose outcome is unknown; `None` if nothing came.
     ///
     /// Errors: a reply is wrong, or the connection ended without reason (I2).
     pub(crate) fn receive(
         &mut self,
         around: &mut Around<'_>,
-    ) -> Result<(Vec<Asked>, VecDeque<Asked>), String> {
-        let Some(link) = &mut self.link else { return Ok(Default::default()) };
+    ) -> Result<Option<(Vec<Asked>, VecDeque<Asked>)>, String> {
+        let Some(link) = &mut self.link else { return Ok(None) };
         let bytes = link.far.read();
         let closed = link.far.is_closed();
+        if bytes.is_empty() && !closed {
+            self.note_rest(around.clock_ns);
+            return Ok(None);
+        }
         let mut settled = answer::Settled::default();
         if !bytes.is_empty() {
             around.trace.add(self.index as u64);
@@ -628,12 +632,17 @@ impl Client {
             self.link = None;
             unknown.append(&mut self.asked);
         } else {
-            self.note_free(around.clock_ns);
-            if self.is_content() {
-                self.calm_ns = around.clock_ns;
-            }
+            self.note_rest(around.clock_ns);
         }
-        Ok((settled.answered, unknown))
+        Ok(Some((settled.answered, unknown)))
+    }
+
+    /// Updates `free_ns` and `calm_ns`.
+    fn note_rest(&mut self, clock_ns: u64) {
+        self.note_free(clock_ns);
+        if self.is_content() {
+            self.calm_ns = clock_ns;
+        }
     }
 
     /// Checks that the server had a reason to close (I2).

@@ -18,9 +18,13 @@ impl Trace {
     /// Adds bytes and their number.
     pub(crate) fn add_bytes(&mut self, bytes: &[u8]) {
         self.add(bytes.len() as u64);
-        for word in bytes.chunks(8) {
+        let (words, rest) = bytes.as_chunks();
+        for word in words {
+            self.add(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
             let mut whole = [0; 8];
-            whole[..word.len()].copy_from_slice(word);
+            whole[..rest.len()].copy_from_slice(rest);
             self.add(u64::from_le_bytes(whole));
         }
     }

@@ -19,18 +19,21 @@ pub(crate) fn token(key: &[u8], write: u64, padding: usize) -> Vec<u8> {
     token.extend_from_slice(key);
     token.extend_from_slice(format!(".{write}.{padding}:").as_bytes());
     let start = token.len();
-    let mut rng = pattern(key, write);
-    while token.len() < start + padding {
-        token.extend_from_slice(&rng.next_u64().to_le_bytes());
-    }
-    token.truncate(start + padding);
+    token.resize(start + padding, 0);
+    write_pattern(&mut token[start..], key, write);
     token.push(b';');
     token
 }
 
-fn pattern(key: &[u8], write: u64) -> SeededRng {
-    let key = key.iter().fold(write, |sum, byte| sum.wrapping_mul(31) ^ u64::from(*byte));
-    SeededRng::new(key)
+/// Writes the pattern of write `write` to `key` (I1).
+fn write_pattern(to: &mut [u8], key: &[u8], write: u64) {
+    let seed = key.iter().fold(write, |sum, byte| sum.wrapping_mul(31) ^ u64::from(*byte));
+    let mut rng = SeededRng::new(seed);
+    let (words, rest) = to.as_chunks_mut();
+    for word in words {
+        *word = rng.next_u64().to_le_bytes();
+    }
+    rest.copy_from_slice(&rng.next_u64().to_le_bytes()[..rest.len()]);
 }
 
 /// Checks that `value` consists of tokens for `key` with write numbers below `writes`.

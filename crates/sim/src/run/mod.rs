@@ -298,7 +298,7 @@ impl<'o, E: Subject> Run<'o, E> {
             if !self.clients[client].is_connected() {
                 continue;
             }
-            let (settled, unknown) = self.at(client, Client::receive)?;
+            let Some((settled, unknown)) = self.at(client, Client::receive)? else { continue };
             let (now, connection) = (self.moment(), self.clients[client].connection());
             for asked in settled {
                 self.tally.settled += 1;

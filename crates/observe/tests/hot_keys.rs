@@ -27,7 +27,7 @@ const FOUND_MIN: usize = 19;
 const FOUND_BY_BYTES_MIN: usize = 17;
 /// Of a hundred seeds that were tried, two have 18 of the 20 keys at 0.99, which is chance: so few
 /// drawn requests cannot tell apart what is so near (`DRAWN_EVERY`).
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=20;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=6;
 
 /// How engines draw the items that they evict: no test here observes prefixes.
 const NEVER: fn(u32) = |_| unreachable!("prefixes are off");

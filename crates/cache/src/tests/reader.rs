@@ -303,7 +303,7 @@ fn a_value_of_many_segments_that_is_prepended_to_waits_at_most_once() {
 /// Keys of the threads' test.
 const KEYS: u64 = 4096;
 /// Stores of the threads' test.
-const STORES: u64 = 100_000;
+const STORES: u64 = 40_000;
 
 /// Key, version, and filling that follows from the version.
 fn value_of(key: u64, version: u64) -> Vec<u8> {

@@ -29,11 +29,11 @@ use rules::RULES;
 use run::{Outcome, Plan, peer_age, run};
 
 /// How many commands `./test` compares.
-const COMMANDS: u64 = 100_000;
+const COMMANDS: u64 = 50_000;
 /// The run from which the counts below are demanded; a shorter one proves too little for them.
-const COUNTED_COMMANDS: usize = 100_000;
+const COUNTED_COMMANDS: usize = 50_000;
 /// How often each verb, and each flag of each meta verb, must at least be asked.
-const EACH_MIN: usize = 100;
+const EACH_MIN: usize = 50;
 /// The commands for one binary request. There are fewer of these, because more of them have large
 /// values.
 const BINARY_SHARE: usize = 8;

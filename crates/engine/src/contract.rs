@@ -36,10 +36,9 @@
 
 use std::sync::Arc;
 
-use kachel_stdx::{BytePrefix, Held, Landing, Place, Reader, SizeClasses};
+use kachel_stdx::{BytePrefix, DurableWord, Held, Landing, Place, Reader, Sequence, SizeClasses};
 
 use crate::change::NoRoom;
-use crate::durable::{DurableWord, Sequence};
 use crate::extensions::{Extensions, Lookup};
 use crate::item::ItemView;
 use crate::key::Key;

@@ -24,7 +24,6 @@ mod apply;
 mod change;
 mod contract;
 mod copies;
-mod durable;
 mod extensions;
 mod guesses;
 mod heap;
@@ -52,11 +51,11 @@ pub use contract::{
     ReadBeside, ReadValue, ReceiveValue,
 };
 pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
-pub use durable::{DurableWord, Sequence};
 pub use extensions::{BATCH_MAX, Evicted, Extensions, Lookup, Room};
 pub use guesses::ReadGuesses;
 pub use heap::{HeapCommon, HeapEntry, HeapItem, HeapMap, HeapUpload, HeapValue, NoReader};
 pub use item::{Facts, ItemView, Wanted};
+pub use kachel_stdx::{DurableWord, Sequence};
 pub use key::{EngineIndex, KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};
 pub use miss_model::{

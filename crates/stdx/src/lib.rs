@@ -9,6 +9,7 @@
 mod allocations;
 mod combining;
 mod counter;
+mod durable_word;
 mod flush_word;
 mod flushed_prefixes;
 mod gaps;
@@ -28,6 +29,7 @@ pub use allocations::{CountingAllocator, counted, kept, uncounted};
 pub use combining::{Chain, CombiningLock, Guard, Offered, Returned, Work};
 pub use counter::Counter;
 pub use crossbeam_utils::CachePadded;
+pub use durable_word::{DurableWord, Sequence};
 pub use flush_word::{FlushWord, Flushed, is_before};
 pub use flushed_prefixes::{
     BytePrefix, FLUSHED_PREFIXES_MAX, FlushedPrefixes, NotedPrefixes, PREFIX_BYTES_MAX,

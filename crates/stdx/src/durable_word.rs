@@ -9,7 +9,7 @@
 //!   (release, acquire).
 //! - D3  After the disk has failed, the number does not grow any more.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that an engine gives to its changes, in the order in which they become durable. Changes
 /// that become durable together should have the same number: each different number for which a
@@ -79,7 +79,7 @@ impl DurableWord {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

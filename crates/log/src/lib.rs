@@ -1,0 +1,74 @@
+//! The durable log of an engine with files. It knows no items: a record is a kind, a number and
+//! bytes of its owner.
+//!
+//! Upstream:   an engine, under its lock; `io` brings completions back through the engine.
+//! Downstream: `io`: the log fills operations on its file, which the engine's shard submits.
+//!
+//! A log is one file of segments. Records are appended to the current segment, commit by commit,
+//! and read by their position. Its owner decides which closed segment is worth nothing any more,
+//! and frees it. The log makes no system call, reads no clock and has no thread.
+//!
+//! - To make a store, the owner calls [`create_log`] in the folder of each engine, and writes its
+//!   root file last.
+//! - To start, it calls [`open_log`] with a [`Replay`], which gets every record. It drives the
+//!   [`Task`], or lets it run on a backend that has no other work.
+//! - To store, it calls [`Log::append`], and holds the reply back until [`Log::durable`] has
+//!   reached [`Appended::commit`].
+//! - To store what is longer than a payload, it appends the parts, then a record that names them. A
+//!   record is written only after all records before it.
+//! - To read, it calls [`Log::read`] with a buffer of its own, and gets [`Completed::Read`]. A
+//!   record that is not written yet is in its memory.
+//! - To collect garbage, it appends again what is alive in a segment of [`Log::closed`], waits
+//!   until that is durable, and calls [`Log::free`]. It is free at [`Completed::Freed`].
+//! - To keep room for deletions and for the collection of garbage, stores are appended with the
+//!   most `spares`, and the collection with none.
+//! - It calls [`Log::tend`] once a second, and at [`Log::deadline_ns`].
+//!
+//! After each call, the owner submits every operation of [`Log::next_submission`], in any order
+//! with other operations. It brings back each completed operation for which [`Log::owns`] is true,
+//! by [`Log::complete`], on whichever core it arrives. [`AppendRefused::Wait`] is the engine's
+//! `Later`: the append is repeated after a completion.
+//!
+//! What is promised:
+//! - **Durability.** With [`SyncMode::Always`] a record is durable once its commit is reached. In
+//!   each mode, a power cut leaves a prefix of the log: no hole, nothing that was not appended, and
+//!   nothing of a segment that was freed. With the other modes the prefix has all that was written
+//!   before the last sync.
+//! - **Damage.** A record that was durable and is damaged refuses the start, by file and offset, if
+//!   anything that can be read says that it was durable. Damage in the last commit, behind which
+//!   nothing was written, cannot be told from a commit that a crash interrupted: the log ends
+//!   there. A read of a damaged record fails for this record alone.
+//! - **Failure.** After a write or a sync has failed, nothing is written, synced or acknowledged
+//!   any more ([`Log::failure`]). Reads go on. A lack of space is no failure: it heals.
+//! - **Memory.** Two buffers of [`Geometry::commit_bytes_max`], 56 bytes a segment, and the buffers
+//!   of reads, which are the owner's. A start takes 1 MiB more.
+//!
+//! Reading order: `format`, `geometry`, `header`, then [`Log`], `commits`, `segments`, `reads`,
+//! then `recovery` and `walk`. `docs/internals/durable-log.md` gives the reasons.
+
+#![forbid(unsafe_code)]
+
+mod commits;
+mod failure;
+mod format;
+mod geometry;
+mod header;
+mod log;
+mod log_file;
+mod reads;
+mod recovery;
+mod segments;
+mod task;
+mod transfer;
+mod walk;
+
+pub use failure::{Cause, Failure, Refusal};
+pub use format::{FORMAT, LogIdentity};
+pub use geometry::{
+    Geometry, Position, SEGMENT_BYTES, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN, SegmentIndex,
+    UNIT_BYTES,
+};
+pub use log::{AppendRefused, Appended, ClosedSegment, Completed, LOG_TOKEN, Log, SyncMode};
+pub use reads::{READS_MAX, ReadDone, ReadFault, ReadRecord};
+pub use recovery::{Found, LOG_FILE, LogOptions, Replay, create_log, open_log};
+pub use task::Task;

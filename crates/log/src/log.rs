@@ -1,0 +1,462 @@
+//! The log of one engine: it appends, commits, reads and frees.
+//!
+//! Upstream:   the engine, under its lock; `recovery` makes the log, and copies a tail by it.
+//! Downstream: `commits`, `segments` and `reads`, and by them `io`.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - L1  A record is written only after all before it are, and into a new segment only after all
+//!   before it are durable.
+//! - L2  After a write or a sync has failed, nothing is written, synced or acknowledged any more.
+//! - L3  A segment stays free, so that recovery can copy the last one into it.
+
+use std::sync::Arc;
+
+use kachel_io::{AlignedBuffer, FileOperation, FileWork};
+use kachel_stdx::{DurableWord, Sequence};
+
+use crate::commits::{Commits, Fit};
+use crate::failure::Failure;
+use crate::format::LEADER;
+use crate::geometry::{Geometry, Position, SegmentIndex};
+use crate::header::State;
+use crate::log_file::LogFile;
+use crate::reads::{ReadDone, Reads};
+use crate::segments::{Next, Purpose, Segment, Segments};
+
+/// Every token of an operation of a log has this bit, and no other operation of its owner may.
+pub const LOG_TOKEN: u64 = 1 << 63;
+const COMMIT_TOKEN: u64 = LOG_TOKEN | 1;
+const JOB_TOKEN: u64 = LOG_TOKEN | 2;
+const SYNC_TOKEN: u64 = LOG_TOKEN | 3;
+const READ_TOKEN: u64 = LOG_TOKEN | 1 << 32;
+
+/// When a record counts as written: what `--sync` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// Once it is durable.
+    Always,
+    /// Once the kernel has it. It is made durable this number of nanoseconds later.
+    Interval(u64),
+    /// Once the kernel has it, which makes it durable when it likes.
+    Os,
+}
+
+/// A record that was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Where it will be.
+    pub position: Position,
+    /// Its sequence: one more than that of the record before it.
+    pub sequence: u64,
+    /// The record is written when the durable word has reached this number, which it shares with
+    /// all records of its commit.
+    pub commit: Sequence,
+}
+
+/// Why a record was not appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendRefused {
+    /// The buffer is full, or the next segment is not ready. A completion makes room.
+    Wait,
+    /// The log or the file system is full. It heals when segments are freed, or when the file
+    /// system has space again and [`Log::tend`] is called.
+    NoSpace,
+    /// A write has failed: see [`Log::failure`].
+    Failed,
+}
+
+/// What a completion has brought about.
+#[derive(Debug)]
+pub enum Completed {
+    /// Perhaps that records are durable, or that there is room.
+    Progress,
+    /// The end of a read.
+    Read(ReadDone),
+    /// The records of this segment are gone for good. So records that only those need, such as
+    /// deletions of keys that were stored there, may be freed as well.
+    Freed(SegmentIndex),
+}
+
+/// A segment that takes no more records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedSegment {
+    /// Its number.
+    pub segment: SegmentIndex,
+    /// The sequence of its first record.
+    pub first: u64,
+    /// The sequence behind its last record.
+    pub end: u64,
+}
+
+/// The segment to which records are appended, or one before it.
+#[derive(Clone, Copy, Debug)]
+struct OpenSegment {
+    segment: SegmentIndex,
+    generation: u64,
+    first: u64,
+}
+
+/// A log; see the crate's documentation.
+#[derive(Debug)]
+pub struct Log {
+    file: LogFile,
+    mode: SyncMode,
+    durable: Arc<DurableWord>,
+    segments: Segments,
+    commits: Commits,
+    reads: Reads,
+    current: Option<OpenSegment>,
+    /// Whether no commit of the current segment has been submitted.
+    is_new: bool,
+    /// The segment before the current one, and the sequence behind its last record.
+    closing: Option<(OpenSegment, u64)>,
+    /// The records below this sequence are written, and those below the second one durable.
+    written: u64,
+    synced: u64,
+    /// `None` while a sync is in flight.
+    sync: Option<Box<FileOperation>>,
+    /// What the sync in flight makes durable.
+    syncing: u64,
+    /// The records below this sequence are to be made durable.
+    wanted: u64,
+    /// When it was first seen that records are written and not durable.
+    unsynced_since_ns: Option<u64>,
+    failure: Option<Failure>,
+}
+
+impl Log {
+    /// A log over the segments of a file, without a current one. All records that it has are
+    /// durable.
+    pub(crate) fn new(
+        file: LogFile,
+        mode: SyncMode,
+        durable: Arc<DurableWord>,
+        table: Vec<Segment>,
+        next_sequence: u64,
+    ) -> Self {
+        Self {
+            segments: Segments::new(file.clone(), table, JOB_TOKEN),
+            commits: Commits::new(file.clone(), next_sequence, COMMIT_TOKEN),
+            reads: Reads::new(file.clone(), READ_TOKEN),
+            file,
+            mode,
+            durable,
+            current: None,
+            is_new: false,
+            closing: None,
+            written: next_sequence,
+            synced: next_sequence,
+            sync: Some(FileOperation::new(SYNC_TOKEN)),
+            syncing: 0,
+            wanted: 0,
+            unsynced_since_ns: None,
+            failure: None,
+        }
+    }
+
+    /// Appends a record. Its payload consists of `parts`, at most
+    /// [`Geometry::payload_bytes_max`] bytes. At least `spares` segments stay free: with a higher
+    /// number for stores than for deletions, and none for the collection of garbage, a full log
+    /// cannot lock itself.
+    ///
+    /// Cost: a copy and a checksum of the payload.
+    ///
+    /// Panics: if `kind` is 0, or the payload is too long.
+    ///
+    /// Errors: nothing was appended.
+    pub fn append(
+        &mut self,
+        kind: u8,
+        epoch: u32,
+        parts: &[&[u8]],
+        spares: u32,
+    ) -> Result<Appended, AppendRefused> {
+        let payload_bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let is_short = payload_bytes <= self.file.geometry.payload_bytes_max();
+        assert!(kind != LEADER && is_short, "a record of the owner");
+        if self.failure.is_some() {
+            return Err(AppendRefused::Failed);
+        }
+        if self.is_stalled() {
+            return Err(AppendRefused::NoSpace);
+        }
+        let fit = self.commits.fit(payload_bytes);
+        let spares = spares.saturating_add(1 + u32::from(fit == Fit::NextSegment)); // L3
+        if self.segments.spare() < spares {
+            return Err(AppendRefused::NoSpace);
+        }
+        match fit {
+            Fit::Here => {}
+            Fit::NextCommit => return Err(AppendRefused::Wait),
+            Fit::NextSegment => self.begin_next_segment()?,
+        }
+        Ok(self.append_here(kind, epoch, parts))
+    }
+
+    /// Appends a record that fits.
+    pub(crate) fn append_here(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> Appended {
+        let (position, sequence, number) = self.commits.append(kind, epoch, parts);
+        Appended { position, sequence, commit: Sequence(number) }
+    }
+
+    fn begin_next_segment(&mut self) -> Result<(), AppendRefused> {
+        let next_sequence = self.commits.next_sequence();
+        if self.closing.is_none() {
+            self.segments.prepare_next();
+        }
+        let Some((segment, generation)) = self.segments.take_next() else {
+            let waits = self.closing.is_some() || self.segments.next() != Next::None;
+            return Err(if waits { AppendRefused::Wait } else { AppendRefused::NoSpace });
+        };
+        assert!(self.closing.is_none(), "S1 of `segments`: it is closed before the next one");
+        self.closing = self.current.map(|current| (current, next_sequence));
+        self.begin_segment(segment, generation);
+        Ok(())
+    }
+
+    /// Has records appended to the front of a segment from now on.
+    pub(crate) fn begin_segment(&mut self, segment: SegmentIndex, generation: u64) {
+        let first = self.commits.next_sequence();
+        self.current = Some(OpenSegment { segment, generation, first });
+        self.is_new = true;
+        self.commits.begin_segment(segment, generation);
+    }
+
+    /// The next operation to be submitted. The owner asks until there is none, after each call that
+    /// may have queued one, and brings each operation back by [`Self::complete`].
+    pub fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        let read = self.reads.next_submission();
+        if read.is_some() || self.failure.is_some() {
+            return read; // L2
+        }
+        let job = self.segments.next_submission();
+        job.or_else(|| self.next_commit()).or_else(|| self.next_sync())
+    }
+
+    fn next_commit(&mut self) -> Option<Box<FileOperation>> {
+        if self.commits.ready_segment().is_some() && self.is_new {
+            if self.synced < self.written {
+                self.wanted = self.wanted.max(self.written); // L1
+                return None;
+            }
+            self.is_new = false;
+            if let Some((closed, end)) = self.closing.take() {
+                let OpenSegment { segment, generation, first } = closed;
+                let state = State::Closed { first, end };
+                let purpose = Purpose::Change;
+                self.segments.change(segment, generation, state, purpose);
+            }
+            self.segments.prepare_next();
+        }
+        self.commits.submit(self.synced, self.mode == SyncMode::Always)
+    }
+
+    fn next_sync(&mut self) -> Option<Box<FileOperation>> {
+        if self.synced >= self.wanted.min(self.written) {
+            return None;
+        }
+        let mut operation = self.sync.take()?;
+        self.unsynced_since_ns = None;
+        self.syncing = self.written;
+        operation.work = FileWork::Sync { file: self.file.handle.clone() };
+        Some(operation)
+    }
+
+    /// Whether an operation belongs to a log.
+    #[must_use]
+    pub const fn owns(operation: &FileOperation) -> bool {
+        operation.token & LOG_TOKEN != 0
+    }
+
+    /// Takes back a completed operation of this log.
+    pub fn complete(&mut self, operation: Box<FileOperation>) -> Completed {
+        let token = operation.token;
+        if let Some(slot) = token.checked_sub(READ_TOKEN) {
+            let (segments, geometry) = (&self.segments, &self.file.geometry);
+            let generation = |position: &Position| {
+                segments.get(geometry.segment_of(position.offset)).header.generation
+            };
+            let done = self.reads.complete(slot as usize, operation, generation);
+            return done.map_or(Completed::Progress, Completed::Read);
+        }
+        if self.failure.is_some() {
+            return Completed::Progress; // L2
+        }
+        match token {
+            COMMIT_TOKEN => self.complete_commit(operation),
+            SYNC_TOKEN => self.complete_sync(operation),
+            JOB_TOKEN => match self.segments.complete(operation) {
+                Ok(None) => {}
+                Ok(Some(segment)) => return Completed::Freed(segment),
+                Err(failure) => self.fail(failure),
+            },
+            _ => unreachable!("{operation:?} is not of a log"),
+        }
+        Completed::Progress
+    }
+
+    fn complete_commit(&mut self, operation: Box<FileOperation>) {
+        match self.commits.complete(operation) {
+            Ok(None) => {}
+            Ok(Some(flight)) => {
+                self.written = flight.end;
+                if self.mode == SyncMode::Always {
+                    self.synced = flight.end;
+                }
+                self.durable.advance(Sequence(flight.number));
+            }
+            Err(failure) => self.fail(failure),
+        }
+    }
+
+    fn complete_sync(&mut self, operation: Box<FileOperation>) {
+        match operation.result() {
+            Ok(_) => self.synced = self.syncing,
+            Err(error) => self.fail(Failure::new(&self.file.path, "a sync", 0, error)),
+        }
+        self.sync = Some(operation);
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.durable.fail();
+        self.failure = Some(failure); // L2
+    }
+
+    /// Whether [`Self::read`] may be called.
+    #[must_use]
+    pub fn may_read(&self) -> bool {
+        self.reads.has_room()
+    }
+
+    /// Reads a record that is written. [`Completed::Read`] brings the buffer back, which must have
+    /// at least [`Position::buffer_bytes`] at a multiple of [`crate::UNIT_BYTES`].
+    ///
+    /// Panics: if [`crate::READS_MAX`] reads are under way; if the record is not written yet, and
+    /// so is only with its owner; if the buffer is too small.
+    pub fn read(&mut self, token: u64, position: Position, buffer: AlignedBuffer) {
+        assert!(!self.commits.is_pending(position.offset), "a record that is not written");
+        let segment = self.file.geometry.segment_of(position.offset);
+        let generation = self.segments.get(segment).header.generation;
+        self.reads.begin(token, position, generation, buffer);
+    }
+
+    /// Gives up all records of a closed segment. They are gone for good, and the segment is used
+    /// again, after [`Completed::Freed`]; after a crash before that they may be there.
+    ///
+    /// Panics: if the segment is not closed, or freed already.
+    pub fn free(&mut self, segment: SegmentIndex) {
+        let entry = self.segments.get(segment);
+        let is_closed = matches!(entry.header.state, State::Closed { .. });
+        assert!(is_closed && !entry.is_leaving, "{segment:?} is not closed");
+        self.segments.free(segment);
+    }
+
+    /// The closed segments that are not being freed, in the order of the file.
+    pub fn closed(&self) -> impl Iterator<Item = ClosedSegment> {
+        self.segments.iter().filter_map(|(segment, entry)| match entry.header.state {
+            State::Closed { first, end } if !entry.is_leaving => {
+                Some(ClosedSegment { segment, first, end })
+            }
+            _ => None,
+        })
+    }
+
+    /// The segments that may still be filled, without the current one and the one that recovery
+    /// needs. [`Self::append`] leaves `spares` of them.
+    #[must_use]
+    pub fn spares(&self) -> u32 {
+        self.segments.spare().saturating_sub(1)
+    }
+
+    /// Makes durable what is appended, also if the mode does not ask for it.
+    pub const fn sync(&mut self) {
+        self.wanted = self.commits.next_sequence();
+    }
+
+    /// Tries again what had no space, and begins a sync that is due. The owner calls it once a
+    /// second, and when [`Self::deadline_ns`] has come.
+    pub fn tend(&mut self, now_ns: u64) {
+        self.segments.retry();
+        self.commits.retry();
+        let (SyncMode::Interval(interval_ns), true) = (self.mode, self.synced < self.written)
+        else {
+            return;
+        };
+        let since_ns = *self.unsynced_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) >= interval_ns {
+            self.wanted = self.wanted.max(self.written);
+        }
+    }
+
+    /// When [`Self::tend`] is to be called at the latest. It may have passed.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        match self.mode {
+            SyncMode::Interval(interval_ns) if self.synced < self.written => {
+                Some(self.unsynced_since_ns.map_or(0, |since_ns| since_ns + interval_ns))
+            }
+            _ => None,
+        }
+    }
+
+    /// The word that has reached [`Appended::commit`] once a record is written.
+    #[must_use]
+    pub const fn durable(&self) -> &Arc<DurableWord> {
+        &self.durable
+    }
+
+    /// The sequence of the next record.
+    #[must_use]
+    pub const fn next_sequence(&self) -> u64 {
+        self.commits.next_sequence()
+    }
+
+    /// The sizes of the log.
+    #[must_use]
+    pub const fn geometry(&self) -> &Geometry {
+        &self.file.geometry
+    }
+
+    /// Why nothing is written any more.
+    #[must_use]
+    pub const fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Whether the file system has refused space since the last [`Self::tend`].
+    #[must_use]
+    pub const fn lacks_space(&self) -> bool {
+        self.is_stalled() || self.segments.is_refused()
+    }
+
+    pub(crate) const fn is_stalled(&self) -> bool {
+        self.segments.is_stalled() || self.commits.is_stalled()
+    }
+
+    /// Whether nothing is under way, so that the log may be dropped and loses nothing that is
+    /// written. With [`SyncMode::Interval`] and [`SyncMode::Os`] it calls [`Self::sync`] before.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let is_synced = self.synced >= self.wanted && self.sync.is_some();
+        self.commits.is_idle() && self.segments.is_idle() && self.reads.is_idle() && is_synced
+    }
+
+    /// The operation that closes the file. Nothing is under way.
+    #[must_use]
+    pub fn close(self) -> Box<FileOperation> {
+        let mut operation = FileOperation::new(LOG_TOKEN);
+        let Self { file, segments, commits, reads, sync, .. } = self;
+        drop((segments, commits, reads, sync));
+        operation.work = FileWork::Close { file: Some(file.handle) };
+        operation
+    }
+
+    pub(crate) const fn segments_mut(&mut self) -> &mut Segments {
+        &mut self.segments
+    }
+
+    /// Ends recovery, in which each commit was durable.
+    pub(crate) const fn set_mode(&mut self, mode: SyncMode) {
+        self.mode = mode;
+    }
+}

@@ -1,0 +1,492 @@
+//! Opens a log: finds its segments, gives its owner every record, and makes a log to go on with.
+//!
+//! Upstream:   the owner of the store, at each start.
+//! Downstream: `walk` reads; `log` writes the copy.
+//!
+//! ```text
+//! heads --> closed segments --> open segments --> judge --> sync --> copy the last --> ready
+//!           (whole or refused)  (to the first     |         from here on the file is changed
+//!                                bad record)      +--> refused by name, nothing changed
+//! ```
+//!
+//! A log that was not closed in order ends somewhere in its last open segment: with a commit that
+//! was not durable, of which any part may be there. A damaged record that was durable looks alike.
+//! Two things tell them apart. A closed segment says which records it has. And each leader says
+//! which records were durable before it. So a bad record is the end of the log only if nothing that
+//! can be read says that it was durable.
+//!
+//! The last segment is copied as a whole, commit by commit, into a free one, and then freed. So no
+//! unit is written again, nothing counts that was only in the page cache, and a start takes no
+//! space. The copy counts once its header does; until then the header says that it is free.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - V1  Records are given to the owner in the order of their sequences, each once, none missing.
+//! - V2  Nothing is written before all that was durable has been found.
+//! - V3  What the owner gets is durable when the log is open.
+
+use std::sync::Arc;
+
+use kachel_io::{
+    FILE_OPERATION_BYTES_MAX, FileError, FileHandle, FileName, FileOperation, FileWork,
+    FolderHandle, OpenMode,
+};
+use kachel_stdx::DurableWord;
+
+use crate::failure::{Cause, Refusal};
+use crate::format::{HEAD_BYTES, Head, LogIdentity, claimed_generation};
+use crate::geometry::{Geometry, Position, SEGMENTS_MAX, SegmentIndex, UNIT_BYTES};
+use crate::header::{Header, Slot, State, read_header};
+use crate::log::{Log, SyncMode};
+use crate::log_file::LogFile;
+use crate::segments::{Purpose, Segment};
+use crate::task::{Port, Task};
+use crate::walk::{Step, Walk, Window};
+
+/// The name of the file in the folder of its engine.
+pub const LOG_FILE: &str = "log";
+
+/// How a log is opened.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// The folder of the engine.
+    pub folder: FolderHandle,
+    /// As when the log was made.
+    pub identity: LogIdentity,
+    /// With the size of segments as when the log was made.
+    pub geometry: Geometry,
+    /// When records count as written.
+    pub mode: SyncMode,
+    /// The owner has all records below this sequence elsewhere, and they were durable here first.
+    /// They are not given to it. 0: it has none.
+    pub from: u64,
+    /// The word that the log advances.
+    pub durable: Arc<DurableWord>,
+}
+
+/// A record that recovery has found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// Where it is once the log is open.
+    pub position: Position,
+    /// Its kind.
+    pub kind: u8,
+    /// The number that its owner gave it.
+    pub epoch: u32,
+    /// Its sequence.
+    pub sequence: u64,
+    /// Its payload.
+    pub payload: &'a [u8],
+}
+
+/// The owner of a log, which recovers what it keeps in memory.
+pub trait Replay: Send + 'static {
+    /// Takes a record, in the order of the sequences.
+    ///
+    /// Errors: the owner cannot accept the record, so the log is not opened.
+    fn record(&mut self, found: Found<'_>) -> Result<(), String>;
+}
+
+/// Makes an empty log in a folder, which has none. The store counts as made only after that, when
+/// its root is written; so a log that was made for a store without a root is made again.
+#[must_use]
+pub fn create_log(folder: FolderHandle) -> Task<Result<(), Refusal>> {
+    Task::new(|port| async move {
+        let path = path_of(&folder);
+        let (_, bytes) = match open(&port, &folder, OpenMode::CreateNew).await {
+            Err(FileError::EXISTS) => open(&port, &folder, OpenMode::ReadWrite).await,
+            opened => opened,
+        }
+        .map_err(|error| Refusal::new(&path, None, Cause::Failed(error)))?;
+        if bytes > 0 {
+            return Err(Refusal::new(&path, None, Cause::Exists));
+        }
+        perform(&port, FileWork::SyncFolder { folder })
+            .await
+            .map_err(|error| Refusal::new(&path, None, Cause::Failed(error)))
+    })
+}
+
+/// Opens the log of a folder. It ends with the log and the owner's state.
+#[must_use]
+pub fn open_log<R: Replay>(options: LogOptions, replay: R) -> Task<Result<(Log, R), Refusal>> {
+    Task::new(|port| async move {
+        let path = path_of(&options.folder);
+        let refused = |cause| Refusal::new(&path, None, cause);
+        let opened = open(&port, &options.folder, OpenMode::ReadWrite).await;
+        let (handle, bytes) = opened.map_err(|error| match error {
+            FileError::NOT_FOUND => refused(Cause::Missing),
+            error => refused(Cause::Failed(error)),
+        })?;
+        if handle.alignment() > UNIT_BYTES {
+            return Err(refused(Cause::Alignment(handle.alignment())));
+        }
+        let LogOptions { identity, geometry, .. } = options;
+        let file = LogFile { identity, geometry, handle, path: path.as_ref().into() };
+        let window = Window::new(file.clone(), port.clone(), FILE_OPERATION_BYTES_MAX);
+        let mut recovery = Recovery {
+            port,
+            file,
+            window,
+            table: Vec::new(),
+            mended: Vec::new(),
+            replay,
+            from: options.from,
+            end: 1,
+            durable: options.from,
+        };
+        recovery.read_heads(bytes as u64).await?;
+        let found = recovery.read_segments().await?;
+        let log = recovery.write(found, options.durable, options.mode).await?;
+        Ok((log, recovery.replay))
+    })
+}
+
+fn path_of(folder: &FolderHandle) -> Box<str> {
+    format!("{}/{LOG_FILE}", folder.path()).into()
+}
+
+async fn open(
+    port: &Port,
+    folder: &FolderHandle,
+    mode: OpenMode,
+) -> Result<(FileHandle, usize), FileError> {
+    let name = FileName::new(LOG_FILE).expect("a short name");
+    let folder = folder.clone();
+    let mut operation = FileOperation::new(0);
+    operation.work = FileWork::Open { folder, name, mode, direct: true, opened: None };
+    let operation = port.perform(operation).await;
+    let bytes = operation.result()?;
+    match operation.work {
+        FileWork::Open { opened: Some(handle), .. } => Ok((handle, bytes)),
+        work => unreachable!("{work:?} has opened nothing"),
+    }
+}
+
+async fn perform(port: &Port, work: FileWork) -> Result<(), FileError> {
+    let mut operation = FileOperation::new(0);
+    operation.work = work;
+    port.perform(operation).await.result().map(|_| ())
+}
+
+/// A use of a segment.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    segment: SegmentIndex,
+    generation: u64,
+}
+
+/// What is to be written, once everything is read.
+#[derive(Debug, Default)]
+struct Plan {
+    /// Open segments that have all of their records, with the first sequence and the end.
+    full: Vec<(Use, u64, u64)>,
+    /// Open segments without records, or with those that a copy has.
+    empty: Vec<Use>,
+    /// The last open segment, and the sequence of its first record.
+    last: Option<(Use, u64)>,
+}
+
+struct Recovery<R> {
+    port: Port,
+    file: LogFile,
+    window: Window,
+    table: Vec<Segment>,
+    /// Segments whose slots differ.
+    mended: Vec<SegmentIndex>,
+    replay: R,
+    from: u64,
+    /// The sequence behind the records that were found.
+    end: u64,
+    /// Something says that the records below this sequence were durable.
+    durable: u64,
+}
+
+impl<R: Replay> Recovery<R> {
+    fn refused(&self, offset: u64, cause: Cause) -> Refusal {
+        Refusal::new(&self.file.path, offset, cause)
+    }
+
+    /// Reads the headers of all segments of a file of this length.
+    async fn read_heads(&mut self, file_bytes: u64) -> Result<(), Refusal> {
+        let geometry = self.file.geometry;
+        let count = file_bytes.div_ceil(geometry.segment_bytes());
+        if count > u64::from(SEGMENTS_MAX) {
+            return Err(self.refused(0, Cause::TooLarge));
+        }
+        const BYTES: usize = 3 * UNIT_BYTES;
+        let mut window = Window::new(self.file.clone(), self.port.clone(), BYTES);
+        for segment in (0..count as u32).map(SegmentIndex) {
+            let bytes = window.bytes(geometry.start(segment), BYTES).await?;
+            let mut entry = self.judge_head(segment, bytes)?;
+            entry.is_allocated = file_bytes >= geometry.end(segment);
+            self.table.push(entry);
+        }
+        let wanted = self.table.iter().map(|entry| entry.header.segments).max();
+        match wanted {
+            Some(wanted) if u64::from(wanted) > count => {
+                Err(self.refused(file_bytes, Cause::Truncated))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds the header of a segment in its two slots. `bytes` end with its first leader.
+    fn judge_head(&mut self, segment: SegmentIndex, bytes: &[u8]) -> Result<Segment, Refusal> {
+        let LogFile { identity, geometry, .. } = self.file;
+        let slots =
+            [0, UNIT_BYTES].map(|at| read_header(&bytes[at..], identity, &geometry, segment));
+        let mut best: Option<(Header, u8)> = None;
+        for (slot, number) in slots.into_iter().zip(0..) {
+            let offset = geometry.slot(segment, number);
+            match slot {
+                Slot::Valid(header) => {
+                    if best.is_none_or(|(best, _)| best.rank() < header.rank()) {
+                        best = Some((header, number));
+                    }
+                }
+                Slot::Newer(found) => {
+                    return Err(self.refused(offset, Cause::Newer { found, known: 1 }));
+                }
+                Slot::OtherSize(bytes) => {
+                    return Err(self.refused(offset, Cause::OtherSize(bytes)));
+                }
+                Slot::Damaged | Slot::Foreign => {}
+            }
+        }
+        let offset = geometry.first_commit(segment);
+        let Some((header, number)) = best else {
+            if slots.contains(&Slot::Foreign) {
+                return Err(self.refused(geometry.start(segment), Cause::Foreign));
+            }
+            // A crash leaves no records in a segment without a header.
+            if claimed_generation(&bytes[2 * UNIT_BYTES..], identity, offset).is_some() {
+                return Err(self.refused(geometry.start(segment), Cause::Damaged(None)));
+            }
+            return Ok(Segment::NEW);
+        };
+        if slots != [Slot::Valid(header); 2] {
+            self.mended.push(segment);
+        }
+        Ok(Segment { header, first_slot: number ^ 1, ..Segment::NEW })
+    }
+
+    /// Reads all records, and gives those of all segments but the last to the owner.
+    async fn read_segments(&mut self) -> Result<Plan, Refusal> {
+        let (mut closed, mut open) = (Vec::new(), Vec::new());
+        for (segment, entry) in (0..).map(SegmentIndex).zip(&self.table) {
+            let used = Use { segment, generation: entry.header.generation };
+            match entry.header.state {
+                State::Free => {}
+                State::Open => open.push(used),
+                State::Closed { first, end } => closed.push((used, first, end)),
+            }
+        }
+        closed.sort_unstable_by_key(|(used, ..)| used.generation); // V1
+        open.sort_unstable_by_key(|used| used.generation);
+        for (used, first, end) in closed {
+            self.read_whole(used, first, end).await?;
+        }
+        let mut plan = Plan::default();
+        let mut begun = Vec::new();
+        for used in open {
+            let mut walk = Walk::new(&self.file, used.segment, used.generation);
+            match walk.step(&mut self.window).await? {
+                Step::Commit => begun.push((used, walk.sequence.expect("of the commit"))),
+                _ => {
+                    walk.survey(&mut self.window).await?;
+                    self.durable = self.durable.max(walk.durable);
+                    plan.empty.push(used);
+                }
+            }
+        }
+        plan.last = begun.pop();
+        for (index, (used, first)) in begun.iter().enumerate() {
+            let following = begun.get(index + 1).or(plan.last.as_ref());
+            let end = following.expect("the last one is behind all").1;
+            if *first < end {
+                self.read_whole(*used, *first, end).await?;
+                plan.full.push((*used, *first, end));
+            } else {
+                plan.empty.push(*used);
+            }
+        }
+        self.judge_end(&plan).await?;
+        Ok(plan)
+    }
+
+    /// Gives the owner the records of a segment, from `first` to before `end`.
+    async fn read_whole(&mut self, used: Use, first: u64, end: u64) -> Result<(), Refusal> {
+        let mut walk = Walk::new(&self.file, used.segment, used.generation);
+        if first >= end || first < self.end {
+            return Err(self.refused(walk.offset, Cause::Damaged(Some(first)))); // V1
+        }
+        self.end = end;
+        if end <= self.from {
+            return Ok(());
+        }
+        walk.sequence = Some(first);
+        while walk.sequence < Some(end) {
+            match walk.step(&mut self.window).await? {
+                Step::Commit => {}
+                Step::Record(position, head) => {
+                    give(&mut self.window, &mut self.replay, self.from, position, &head).await?;
+                }
+                Step::End => return Err(self.refused(walk.offset, Cause::Damaged(walk.sequence))),
+            }
+        }
+        self.durable = self.durable.max(walk.durable);
+        Ok(())
+    }
+
+    /// Finds the end of the log, and whether it may end there.
+    async fn judge_end(&mut self, plan: &Plan) -> Result<(), Refusal> {
+        let offset;
+        if let Some((used, first)) = plan.last {
+            let mut walk = Walk::new(&self.file, used.segment, used.generation);
+            if first < self.end {
+                return Err(self.refused(walk.offset, Cause::Damaged(Some(first)))); // V1
+            }
+            while walk.step(&mut self.window).await? != Step::End {}
+            self.end = walk.sequence.expect("it has a commit");
+            offset = walk.offset;
+            walk.survey(&mut self.window).await?;
+            self.durable = self.durable.max(walk.durable);
+        } else {
+            let closed = self.table.iter().map(|entry| entry.header.closed_end).max();
+            self.end = self.end.max(closed.unwrap_or(1));
+            let start = |used: &Use| self.file.geometry.start(used.segment);
+            offset = plan.empty.first().map_or(0, start);
+        }
+        if self.durable > self.end {
+            return Err(self.refused(offset, Cause::Damaged(Some(self.end))));
+        }
+        Ok(())
+    }
+
+    /// Copies the last segment, and puts the headers in order.
+    async fn write(
+        &mut self,
+        plan: Plan,
+        durable: Arc<DurableWord>,
+        mode: SyncMode,
+    ) -> Result<Log, Refusal> {
+        let file = self.file.clone();
+        let sync = FileWork::Sync { file: file.handle.clone() };
+        let synced = perform(&self.port, sync).await; // V2, V3
+        synced.map_err(|error| self.refused(0, Cause::Failed(error)))?;
+        let first = plan.last.map_or(self.end, |(_, first)| first);
+        let table = std::mem::take(&mut self.table);
+        let mut log = Log::new(file, SyncMode::Always, durable, table, first);
+        for used in &plan.empty {
+            log.segments_mut().free(used.segment);
+        }
+        let is_rewritten = |segment: &SegmentIndex| {
+            let mut others = plan.empty.iter().chain(plan.full.iter().map(|(used, ..)| used));
+            others.any(|used| used.segment == *segment)
+        };
+        for segment in std::mem::take(&mut self.mended) {
+            if !is_rewritten(&segment) {
+                let Header { generation, state, .. } = log.segments_mut().get(segment).header;
+                log.segments_mut().change(segment, generation, state, Purpose::Change);
+            }
+        }
+        self.drive(&mut log).await?;
+        if let Some((used, _)) = plan.last {
+            self.copy(&mut log, used).await?;
+            log.segments_mut().free(used.segment);
+        }
+        for (used, first, end) in plan.full {
+            let (state, purpose) = (State::Closed { first, end }, Purpose::Change);
+            log.segments_mut().change(used.segment, used.generation, state, purpose);
+        }
+        self.drive(&mut log).await?;
+        log.segments_mut().prepare_next();
+        self.drive(&mut log).await?;
+        log.set_mode(mode);
+        Ok(log)
+    }
+
+    /// Copies a segment into a free one, which becomes the current one.
+    async fn copy(&mut self, log: &mut Log, from: Use) -> Result<(), Refusal> {
+        let start = self.file.geometry.start(from.segment);
+        let target = log.segments_mut().take_free();
+        let target = target.ok_or_else(|| self.refused(start, Cause::NoSpace))?;
+        let generation = log.segments_mut().begin_use(target, State::Free, Purpose::Copy);
+        self.drive(log).await?;
+        if log.lacks_space() {
+            return Err(self.refused(start, Cause::NoSpace));
+        }
+        log.begin_segment(target, generation);
+        let mut walk = Walk::new(&self.file, from.segment, from.generation);
+        while walk.sequence < Some(self.end) {
+            match walk.step(&mut self.window).await? {
+                // The commits of the copy are those of the original, so all of them fit.
+                Step::Commit => self.drive(log).await?,
+                Step::Record(position, head) => {
+                    let payload = payload(&mut self.window, position).await?;
+                    let copy = log.append_here(head.kind, head.epoch, &[payload]);
+                    assert!(copy.sequence == head.sequence, "V1");
+                    let (window, replay) = (&mut self.window, &mut self.replay);
+                    give_at(window, replay, self.from, position, copy.position, &head).await?;
+                }
+                Step::End => return Err(self.refused(walk.offset, Cause::Damaged(walk.sequence))),
+            }
+        }
+        self.drive(log).await?;
+        log.segments_mut().change(target, generation, State::Open, Purpose::Change);
+        self.drive(log).await
+    }
+
+    /// Has the log do all that it can.
+    async fn drive(&mut self, log: &mut Log) -> Result<(), Refusal> {
+        while let Some(operation) = log.next_submission() {
+            log.complete(self.port.perform(operation).await);
+        }
+        if let Some(failure) = log.failure() {
+            return Err(self.refused(failure.offset, Cause::Failed(failure.error)));
+        }
+        if log.is_stalled() {
+            return Err(self.refused(0, Cause::NoSpace));
+        }
+        Ok(())
+    }
+}
+
+async fn payload(window: &mut Window, position: Position) -> Result<&[u8], Refusal> {
+    let start = position.offset + HEAD_BYTES as u64;
+    window.bytes(start, position.payload_bytes as usize).await
+}
+
+/// Gives the owner a record, unless it has it.
+async fn give(
+    window: &mut Window,
+    replay: &mut impl Replay,
+    from: u64,
+    position: Position,
+    head: &Head,
+) -> Result<(), Refusal> {
+    give_at(window, replay, from, position, position, head).await
+}
+
+/// Gives the owner a record that is read from one position and will be at another one.
+async fn give_at(
+    window: &mut Window,
+    replay: &mut impl Replay,
+    from: u64,
+    read_from: Position,
+    position: Position,
+    head: &Head,
+) -> Result<(), Refusal> {
+    let &Head { kind, epoch, sequence, .. } = head;
+    if sequence < from {
+        return Ok(());
+    }
+    let payload = payload(window, read_from).await?;
+    let given = replay.record(Found { position, kind, epoch, sequence, payload });
+    given.map_err(|why| Refusal::new(&window.file.path, position.offset, Cause::Owner(why)))
+}
+
+const _: () = {
+    // A window has room for the longest record.
+    assert!(FILE_OPERATION_BYTES_MAX >= 2 * UNIT_BYTES + HEAD_BYTES + (64 << 10));
+};

@@ -1,0 +1,326 @@
+//! The segments of the file, and the jobs that change their headers.
+//!
+//! Upstream:   the log asks for the next segment, closes full ones and frees those that its owner
+//!             gives up.
+//! Downstream: `io`, one operation at a time.
+//!
+//! ```text
+//! job:  [allocate] --> a slot --> the other slot --> the table has the new header
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - S1  Jobs are done one after the other, in their order. So a segment is prepared only after
+//!   the one before the last is closed, and at most two segments with records are open.
+//! - S2  The slot that does not have the last durable header is written first.
+//! - S3  A segment without records of its generation is in `free`, is `next`, or is current.
+
+use std::collections::VecDeque;
+
+use kachel_io::{AlignedBuffer, FileOperation, FileWork};
+
+use crate::failure::Failure;
+use crate::geometry::{SegmentIndex, UNIT_BYTES};
+use crate::header::{Header, State, write_header};
+use crate::log_file::LogFile;
+use crate::transfer::{Progress, advance};
+
+/// A segment of the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    /// The last durable header.
+    pub(crate) header: Header,
+    /// The slot to be written first (S2).
+    pub(crate) first_slot: u8,
+    /// Whether the file system has set its space aside.
+    pub(crate) is_allocated: bool,
+    /// Whether a job that frees it waits.
+    pub(crate) is_leaving: bool,
+}
+
+impl Segment {
+    pub(crate) const NEW: Self =
+        Self { header: Header::NONE, first_slot: 0, is_allocated: false, is_leaving: false };
+}
+
+/// What a job is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A free segment becomes the next one.
+    Prepare,
+    /// A free segment gets a generation in which recovery may write to it.
+    Copy,
+    /// The segment becomes free.
+    Free,
+    /// The header changes, and nothing else.
+    Change,
+}
+
+#[derive(Debug)]
+struct Job {
+    segment: SegmentIndex,
+    header: Header,
+    purpose: Purpose,
+    /// The slots that are written.
+    slots: u8,
+}
+
+/// The segment that follows the current one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    None,
+    Preparing,
+    Ready(SegmentIndex),
+}
+
+/// All segments of a log.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    file: LogFile,
+    table: Vec<Segment>,
+    free: VecDeque<SegmentIndex>,
+    next: Next,
+    jobs: VecDeque<Job>,
+    /// The operation of the first job. `None` while it is in flight.
+    operation: Option<Box<FileOperation>>,
+    /// Whether `operation` is the rest of a write.
+    is_begun: bool,
+    attempts: u8,
+    next_generation: u64,
+    /// See [`Header::closed_end`].
+    closed_end: u64,
+    /// The file has this number of segments for certain; see [`Header::segments`].
+    durable_segments: u32,
+    /// Whether the file system had no space for a segment, since [`Self::retry`].
+    is_refused: bool,
+    /// Whether the first job waits for [`Self::retry`], because the file system has no space for a
+    /// header.
+    is_stalled: bool,
+}
+
+impl Segments {
+    /// `table` has all segments of the file, none in use by a job. `next_generation` is greater
+    /// than all in it.
+    pub(crate) fn new(file: LogFile, table: Vec<Segment>, token: u64) -> Self {
+        let is_free = |segment: &Segment| segment.header.state == State::Free;
+        let free = (0..).zip(&table).filter(|(_, segment)| is_free(segment));
+        let free = free.map(|(index, _)| SegmentIndex(index)).collect();
+        let next_generation = table.iter().map(|segment| segment.header.generation).max();
+        let closed_end = table.iter().map(|segment| segment.header.closed_end).max();
+        let durable_segments = table.iter().map(|segment| segment.header.segments).max();
+        Self {
+            file,
+            free,
+            next: Next::None,
+            jobs: VecDeque::new(),
+            operation: Some(FileOperation::new(token)),
+            is_begun: false,
+            attempts: 0,
+            next_generation: next_generation.map_or(1, |greatest| greatest + 1),
+            closed_end: closed_end.unwrap_or(Header::NONE.closed_end),
+            durable_segments: durable_segments.unwrap_or(0),
+            table,
+            is_refused: false,
+            is_stalled: false,
+        }
+    }
+
+    pub(crate) fn get(&self, segment: SegmentIndex) -> &Segment {
+        &self.table[segment.index()]
+    }
+
+    /// All segments of the file, in their order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
+        (0..).map(SegmentIndex).zip(&self.table)
+    }
+
+    pub(crate) const fn next(&self) -> Next {
+        self.next
+    }
+
+    /// The segments that may still be written, without the current one.
+    pub(crate) fn spare(&self) -> u32 {
+        let more = self.file.geometry.segments_max().saturating_sub(self.table.len() as u32);
+        let more = if self.is_refused { 0 } else { more };
+        self.free.len() as u32 + more + u32::from(self.next != Next::None)
+    }
+
+    /// Whether a header waits for space.
+    pub(crate) const fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
+    /// Whether the file system had no space for a segment.
+    pub(crate) const fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
+    /// Whether no job is left.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Tries again what had no space.
+    pub(crate) fn retry(&mut self) {
+        (self.is_refused, self.is_stalled) = (false, false);
+    }
+
+    /// Takes a free segment, or a new one at the end of the file. `None` if there is none.
+    pub(crate) fn take_free(&mut self) -> Option<SegmentIndex> {
+        let allocated = |index: &SegmentIndex| self.table[index.index()].is_allocated;
+        let at = self.free.iter().position(allocated);
+        if let Some(at) = at.or(if self.is_refused { None } else { self.free.front().map(|_| 0) }) {
+            return self.free.remove(at);
+        }
+        let count = self.table.len() as u32;
+        if self.is_refused || count >= self.file.geometry.segments_max() {
+            return None;
+        }
+        self.table.push(Segment::NEW);
+        Some(SegmentIndex(count))
+    }
+
+    /// Prepares the next segment, if there is none and a segment is free.
+    pub(crate) fn prepare_next(&mut self) {
+        if self.next != Next::None {
+            return;
+        }
+        let Some(segment) = self.take_free() else { return };
+        self.next = Next::Preparing;
+        self.begin_use(segment, State::Open, Purpose::Prepare);
+    }
+
+    /// Takes the segment that was prepared.
+    pub(crate) fn take_next(&mut self) -> Option<(SegmentIndex, u64)> {
+        let Next::Ready(segment) = self.next else { return None };
+        self.next = Next::None;
+        Some((segment, self.get(segment).header.generation))
+    }
+
+    /// Gives a segment a new generation (H1 of `header`), which is returned.
+    pub(crate) fn begin_use(
+        &mut self,
+        segment: SegmentIndex,
+        state: State,
+        purpose: Purpose,
+    ) -> u64 {
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        self.change(segment, generation, state, purpose);
+        generation
+    }
+
+    /// Frees a segment. What is in it is no record any more once the job is done.
+    pub(crate) fn free(&mut self, segment: SegmentIndex) {
+        self.table[segment.index()].is_leaving = true;
+        self.begin_use(segment, State::Free, Purpose::Free);
+    }
+
+    /// Queues a job.
+    pub(crate) fn change(
+        &mut self,
+        segment: SegmentIndex,
+        generation: u64,
+        state: State,
+        purpose: Purpose,
+    ) {
+        let segments = self.durable_segments.max(segment.0 + 1);
+        if let State::Closed { end, .. } = state {
+            self.closed_end = self.closed_end.max(end);
+        }
+        let header = Header { generation, state, closed_end: self.closed_end, segments };
+        self.jobs.push_back(Job { segment, header, purpose, slots: 0 });
+    }
+
+    /// The next operation of the first job.
+    pub(crate) fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        if self.is_stalled {
+            return None;
+        }
+        let job = self.jobs.front()?;
+        let mut operation = self.operation.take()?;
+        if std::mem::take(&mut self.is_begun) {
+            return Some(operation);
+        }
+        let segment = &self.table[job.segment.index()];
+        let LogFile { geometry, identity, handle, .. } = &self.file;
+        let takes_space = matches!(job.purpose, Purpose::Prepare | Purpose::Copy);
+        if takes_space && !segment.is_allocated {
+            let (offset, bytes) = (geometry.start(job.segment), geometry.segment_bytes());
+            operation.work = FileWork::Allocate { file: handle.clone(), offset, bytes };
+            return Some(operation);
+        }
+        let mut buffer = match operation.take_buffer() {
+            Some(buffer) => buffer,
+            None => AlignedBuffer::new(UNIT_BYTES, UNIT_BYTES),
+        };
+        write_header(&mut buffer, *identity, geometry, job.segment, &job.header);
+        let offset = geometry.slot(job.segment, segment.first_slot ^ job.slots);
+        operation.work = self.file.write(offset, buffer, UNIT_BYTES, true);
+        Some(operation)
+    }
+
+    /// Takes note of a completed operation. Returns the segment that is free now, if one is.
+    ///
+    /// Errors: a header could not be written.
+    pub(crate) fn complete(
+        &mut self,
+        mut operation: Box<FileOperation>,
+    ) -> Result<Option<SegmentIndex>, Failure> {
+        if let FileWork::Allocate { .. } = operation.work {
+            self.allocated(operation.result().is_ok());
+            self.operation = Some(operation);
+            return Ok(None);
+        }
+        let progress = advance(&mut operation, &mut self.attempts);
+        let job = self.jobs.front_mut().expect("S1: the first job is in flight");
+        let offset = self.file.geometry.start(job.segment);
+        self.operation = Some(operation);
+        self.is_begun = matches!(progress, Progress::Part | Progress::NoSpace);
+        self.is_stalled = progress == Progress::NoSpace;
+        match progress {
+            Progress::Whole => job.slots += 1,
+            Progress::Failed(error) => {
+                return Err(Failure::new(
+                    &self.file.path,
+                    "the header of a segment",
+                    offset,
+                    error,
+                ));
+            }
+            Progress::Part | Progress::NoSpace | Progress::AtEnd => {}
+        }
+        Ok(if job.slots == 2 { self.finish_job() } else { None })
+    }
+
+    fn allocated(&mut self, is_allocated: bool) {
+        let job = self.jobs.front().expect("S1: the first job is in flight");
+        let (segment, purpose) = (job.segment, job.purpose);
+        self.table[segment.index()].is_allocated = is_allocated;
+        if is_allocated {
+            return;
+        }
+        self.is_refused = true;
+        self.jobs.pop_front();
+        if purpose == Purpose::Prepare {
+            self.next = Next::None;
+        }
+        self.free.push_back(segment); // S3
+    }
+
+    fn finish_job(&mut self) -> Option<SegmentIndex> {
+        let Job { segment, header, purpose, .. } = self.jobs.pop_front().expect("it was there");
+        let entry = &mut self.table[segment.index()];
+        assert!(entry.header.rank() <= header.rank(), "H1: {:?}, then {header:?}", entry.header);
+        (entry.header, entry.first_slot, entry.is_leaving) = (header, 0, false);
+        self.durable_segments = self.durable_segments.max(header.segments);
+        match purpose {
+            Purpose::Prepare => self.next = Next::Ready(segment),
+            Purpose::Free => {
+                self.free.push_back(segment); // S3
+                return Some(segment);
+            }
+            Purpose::Copy | Purpose::Change => {}
+        }
+        None
+    }
+}

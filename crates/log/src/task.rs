@@ -1,0 +1,128 @@
+//! Work of many operations on files, each after the other: opening a log, replacing a small file.
+//!
+//! Upstream:   the owner of a store, when it starts.
+//! Downstream: `io`, one operation at a time.
+//!
+//! The steps are written as a future, which the compiler makes a state machine of. Nothing but a
+//! completion continues it, so it needs no executor.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - T1  One operation is queued or in flight, until the work is done.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use kachel_io::{Event, FileOperation, Files, Wait};
+
+use crate::log::LOG_TOKEN;
+
+/// The operation of a task, before and after it is carried out.
+#[derive(Debug, Default)]
+struct Exchange {
+    wanted: Option<Box<FileOperation>>,
+    done: Option<Box<FileOperation>>,
+}
+
+/// By which the steps of a task have operations carried out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Port {
+    exchange: Arc<Mutex<Exchange>>,
+}
+
+impl Port {
+    fn exchange<T>(&self, with: impl FnOnce(&mut Exchange) -> T) -> T {
+        // The lock is never held across a panic of the steps.
+        with(&mut self.exchange.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has an operation carried out.
+    pub(crate) async fn perform(&self, operation: Box<FileOperation>) -> Box<FileOperation> {
+        self.exchange(|exchange| {
+            assert!(exchange.wanted.is_none() && exchange.done.is_none(), "T1");
+            exchange.wanted = Some(operation);
+        });
+        poll_fn(|_| match self.exchange(|exchange| exchange.done.take()) {
+            Some(operation) => Poll::Ready(operation),
+            None => Poll::Pending,
+        })
+        .await
+    }
+}
+
+/// Work that is done by operations on files. It ends with a `T`.
+pub struct Task<T> {
+    port: Port,
+    /// `None` once it is done.
+    steps: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    output: Option<T>,
+}
+
+impl<T> Task<T> {
+    /// Begins the work.
+    pub(crate) fn new<F>(steps: impl FnOnce(Port) -> F) -> Self
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let port = Port::default();
+        let steps: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(steps(port.clone()));
+        let mut task = Self { port, steps: Some(steps), output: None };
+        task.step();
+        task
+    }
+
+    fn step(&mut self) {
+        let Some(steps) = &mut self.steps else { return };
+        if let Poll::Ready(output) = steps.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            (self.steps, self.output) = (None, Some(output));
+        }
+    }
+
+    /// The next operation to be submitted. Its token has [`LOG_TOKEN`].
+    pub fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        let mut operation = self.port.exchange(|exchange| exchange.wanted.take())?;
+        operation.token |= LOG_TOKEN;
+        Some(operation)
+    }
+
+    /// Takes back a completed operation of this task.
+    pub fn complete(&mut self, operation: Box<FileOperation>) {
+        self.port.exchange(|exchange| exchange.done = Some(operation));
+        self.step();
+    }
+
+    /// What the work ended with, once, after it is done.
+    pub fn take_output(&mut self) -> Option<T> {
+        self.output.take()
+    }
+
+    /// Does all the work on an I/O backend that has no other, and waits for it.
+    ///
+    /// Errors: the backend failed.
+    pub fn run(mut self, io: &mut impl Files) -> io::Result<T> {
+        let mut events = Vec::new();
+        loop {
+            if let Some(operation) = self.next_submission() {
+                io.submit(operation).map_err(|_| io::Error::other("other operations are there"))?;
+            }
+            if let Some(output) = self.take_output() {
+                return Ok(output);
+            }
+            io.poll(Wait::Forever, &mut events)?;
+            for event in events.drain(..) {
+                if let Event::FileDone { operation } = event {
+                    self.complete(operation);
+                }
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("is_done", &self.steps.is_none()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,5 @@
+//! A log over a disk in memory that fails and loses power, and over file systems of the kernel.
+
+mod appends;
+mod crashes;
+mod rig;

@@ -47,7 +47,7 @@ pub(crate) struct Header {
     pub(crate) state: State,
     /// Every record of a closed segment so far has a lower sequence.
     pub(crate) closed_end: u64,
-    /// The file has at least this number of segments, the last one perhaps in part.
+    /// The file has at least this number of segments.
     pub(crate) segments: u32,
 }
 

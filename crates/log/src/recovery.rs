@@ -26,10 +26,7 @@
 
 use std::sync::Arc;
 
-use kachel_io::{
-    FILE_OPERATION_BYTES_MAX, FileError, FileHandle, FileName, FileOperation, FileWork,
-    FolderHandle, OpenMode,
-};
+use kachel_io::{FILE_OPERATION_BYTES_MAX, FileError, FileWork, FolderHandle, OpenMode};
 use kachel_stdx::DurableWord;
 
 use crate::failure::{Cause, Refusal};
@@ -92,15 +89,15 @@ pub trait Replay: Send + 'static {
 pub fn create_log(folder: FolderHandle) -> Task<Result<(), Refusal>> {
     Task::new(|port| async move {
         let path = path_of(&folder);
-        let (_, bytes) = match open(&port, &folder, OpenMode::CreateNew).await {
-            Err(FileError::EXISTS) => open(&port, &folder, OpenMode::ReadWrite).await,
+        let (_, bytes) = match port.open(&folder, LOG_FILE, OpenMode::CreateNew, true).await {
+            Err(FileError::EXISTS) => port.open(&folder, LOG_FILE, OpenMode::ReadWrite, true).await,
             opened => opened,
         }
         .map_err(|error| Refusal::new(&path, None, Cause::Failed(error)))?;
         if bytes > 0 {
             return Err(Refusal::new(&path, None, Cause::Exists));
         }
-        perform(&port, FileWork::SyncFolder { folder })
+        port.finish(FileWork::SyncFolder { folder })
             .await
             .map_err(|error| Refusal::new(&path, None, Cause::Failed(error)))
     })
@@ -112,7 +109,7 @@ pub fn open_log<R: Replay>(options: LogOptions, replay: R) -> Task<Result<(Log, 
     Task::new(|port| async move {
         let path = path_of(&options.folder);
         let refused = |cause| Refusal::new(&path, None, cause);
-        let opened = open(&port, &options.folder, OpenMode::ReadWrite).await;
+        let opened = port.open(&options.folder, LOG_FILE, OpenMode::ReadWrite, true).await;
         let (handle, bytes) = opened.map_err(|error| match error {
             FileError::NOT_FOUND => refused(Cause::Missing),
             error => refused(Cause::Failed(error)),
@@ -143,29 +140,6 @@ pub fn open_log<R: Replay>(options: LogOptions, replay: R) -> Task<Result<(Log, 
 
 fn path_of(folder: &FolderHandle) -> Box<str> {
     format!("{}/{LOG_FILE}", folder.path()).into()
-}
-
-async fn open(
-    port: &Port,
-    folder: &FolderHandle,
-    mode: OpenMode,
-) -> Result<(FileHandle, usize), FileError> {
-    let name = FileName::new(LOG_FILE).expect("a short name");
-    let folder = folder.clone();
-    let mut operation = FileOperation::new(0);
-    operation.work = FileWork::Open { folder, name, mode, direct: true, opened: None };
-    let operation = port.perform(operation).await;
-    let bytes = operation.result()?;
-    match operation.work {
-        FileWork::Open { opened: Some(handle), .. } => Ok((handle, bytes)),
-        work => unreachable!("{work:?} has opened nothing"),
-    }
-}
-
-async fn perform(port: &Port, work: FileWork) -> Result<(), FileError> {
-    let mut operation = FileOperation::new(0);
-    operation.work = work;
-    port.perform(operation).await.result().map(|_| ())
 }
 
 /// A use of a segment.
@@ -221,13 +195,11 @@ impl<R: Replay> Recovery<R> {
             entry.is_allocated = file_bytes >= geometry.end(segment);
             self.table.push(entry);
         }
-        let wanted = self.table.iter().map(|entry| entry.header.segments).max();
-        match wanted {
-            Some(wanted) if u64::from(wanted) > count => {
-                Err(self.refused(file_bytes, Cause::Truncated))
-            }
-            _ => Ok(()),
+        let wanted = self.table.iter().map(|entry| entry.header.segments).max().unwrap_or(0);
+        if u64::from(wanted) * geometry.segment_bytes() > file_bytes {
+            return Err(self.refused(file_bytes, Cause::Truncated));
         }
+        Ok(())
     }
 
     /// Finds the header of a segment in its two slots. `bytes` end with its first leader.
@@ -372,7 +344,7 @@ impl<R: Replay> Recovery<R> {
     ) -> Result<Log, Refusal> {
         let file = self.file.clone();
         let sync = FileWork::Sync { file: file.handle.clone() };
-        let synced = perform(&self.port, sync).await; // V2, V3
+        let synced = self.port.finish(sync).await; // V2, V3
         synced.map_err(|error| self.refused(0, Cause::Failed(error)))?;
         let first = plan.last.map_or(self.end, |(_, first)| first);
         let table = std::mem::take(&mut self.table);

@@ -5,8 +5,11 @@
 //! Downstream: `io`, one operation at a time.
 //!
 //! ```text
-//! job:  [allocate] --> a slot --> the other slot --> the table has the new header
+//! job:  [allocate --> sync] --> a slot --> the other slot --> the table has the new header
 //! ```
+//!
+//! The sync makes the length of the file durable. So a file that ends within a segment with a
+//! header was truncated.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - S1  Jobs are done one after the other, in their order. So a segment is prepared only after
@@ -60,6 +63,8 @@ struct Job {
     segment: SegmentIndex,
     header: Header,
     purpose: Purpose,
+    /// Whether the length of the file is to be made durable.
+    needs_sync: bool,
     /// The slots that are written.
     slots: u8,
 }
@@ -228,7 +233,7 @@ impl Segments {
             self.closed_end = self.closed_end.max(end);
         }
         let header = Header { generation, state, closed_end: self.closed_end, segments };
-        self.jobs.push_back(Job { segment, header, purpose, slots: 0 });
+        self.jobs.push_back(Job { segment, header, purpose, needs_sync: false, slots: 0 });
     }
 
     /// The next operation of the first job.
@@ -249,6 +254,10 @@ impl Segments {
             operation.work = FileWork::Allocate { file: handle.clone(), offset, bytes };
             return Some(operation);
         }
+        if job.needs_sync {
+            operation.work = FileWork::Sync { file: handle.clone() };
+            return Some(operation);
+        }
         let mut buffer = match operation.take_buffer() {
             Some(buffer) => buffer,
             None => AlignedBuffer::new(UNIT_BYTES, UNIT_BYTES),
@@ -261,19 +270,26 @@ impl Segments {
 
     /// Takes note of a completed operation. Returns the segment that is free now, if one is.
     ///
-    /// Errors: a header could not be written.
+    /// Errors: a write or a sync has failed.
     pub(crate) fn complete(
         &mut self,
         mut operation: Box<FileOperation>,
     ) -> Result<Option<SegmentIndex>, Failure> {
-        if let FileWork::Allocate { .. } = operation.work {
-            self.allocated(operation.result().is_ok());
-            self.operation = Some(operation);
-            return Ok(None);
-        }
-        let progress = advance(&mut operation, &mut self.attempts);
         let job = self.jobs.front_mut().expect("S1: the first job is in flight");
         let offset = self.file.geometry.start(job.segment);
+        let progress = match operation.work {
+            FileWork::Allocate { .. } => {
+                job.needs_sync = true;
+                self.allocated(operation.result().is_ok());
+                self.operation = Some(operation);
+                return Ok(None);
+            }
+            FileWork::Sync { .. } => operation.result().map_or_else(Progress::Failed, |_| {
+                job.needs_sync = false;
+                Progress::AtEnd
+            }),
+            _ => advance(&mut operation, &mut self.attempts),
+        };
         self.operation = Some(operation);
         self.is_begun = matches!(progress, Progress::Part | Progress::NoSpace);
         self.is_stalled = progress == Progress::NoSpace;

@@ -16,9 +16,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use kachel_io::{Event, FileOperation, Files, Wait};
+use kachel_io::{
+    AlignedBuffer, Event, FileError, FileHandle, FileName, FileOperation, FileWork, Files,
+    FolderHandle, OpenMode, Wait,
+};
 
 use crate::log::LOG_TOKEN;
+use crate::transfer::{Progress, advance};
 
 /// The operation of a task, before and after it is carried out.
 #[derive(Debug, Default)]
@@ -50,6 +54,50 @@ impl Port {
             None => Poll::Pending,
         })
         .await
+    }
+
+    /// Has work done that is done whole or not at all.
+    pub(crate) async fn finish(&self, work: FileWork) -> Result<(), FileError> {
+        let mut operation = FileOperation::new(0);
+        operation.work = work;
+        self.perform(operation).await.result().map(|_| ())
+    }
+
+    /// Opens a file. Returns it with its length.
+    pub(crate) async fn open(
+        &self,
+        folder: &FolderHandle,
+        name: &str,
+        mode: OpenMode,
+        direct: bool,
+    ) -> Result<(FileHandle, usize), FileError> {
+        let (folder, name) = (folder.clone(), FileName::new(name).expect("a short name"));
+        let mut operation = FileOperation::new(0);
+        operation.work = FileWork::Open { folder, name, mode, direct, opened: None };
+        let operation = self.perform(operation).await;
+        let bytes = operation.result()?;
+        match operation.work {
+            FileWork::Open { opened: Some(handle), .. } => Ok((handle, bytes)),
+            work => unreachable!("{work:?} has opened nothing"),
+        }
+    }
+
+    /// Has a read or a write done, in as many operations as it takes. A read may reach the end of
+    /// the file.
+    pub(crate) async fn transfer(&self, work: FileWork) -> Result<AlignedBuffer, FileError> {
+        let (mut operation, mut attempts) = (FileOperation::new(0), 0);
+        operation.work = work;
+        loop {
+            operation = self.perform(operation).await;
+            let error = match advance(&mut operation, &mut attempts) {
+                Progress::Part => continue,
+                Progress::Whole | Progress::AtEnd => None,
+                Progress::NoSpace => Some(FileError::NO_SPACE),
+                Progress::Failed(error) => Some(error),
+            };
+            let buffer = operation.take_buffer().expect("a transfer has its buffer");
+            return error.map_or(Ok(buffer), Err);
+        }
     }
 }
 

@@ -33,6 +33,7 @@ pub(crate) enum Progress {
 /// Looks at a completed read or write, and prepares it for the rest. `attempts` is 0 at first.
 pub(crate) fn advance(operation: &mut FileOperation, attempts: &mut u8) -> Progress {
     let result = operation.result();
+    let is_read = matches!(operation.work, FileWork::Read(_));
     let (FileWork::Read(transfer) | FileWork::Write { transfer, .. }) = &mut operation.work else {
         unreachable!("only transfers are done in part");
     };
@@ -46,14 +47,13 @@ pub(crate) fn advance(operation: &mut FileOperation, attempts: &mut u8) -> Progr
         Ok(done) if is_direct => done / alignment * alignment,
         Ok(done) => done,
         Err(error) if PASSING.contains(&error) => 0,
-        Err(FileError::NO_SPACE | QUOTA) => return Progress::NoSpace,
+        Err(FileError::NO_SPACE | QUOTA) if !is_read => return Progress::NoSpace,
         Err(error) => return Progress::Failed(error),
     };
     *attempts = if done == 0 { *attempts + 1 } else { 0 };
     transfer.start += done;
     transfer.offset += done as u64;
     transfer.bytes -= done;
-    let is_read = matches!(operation.work, FileWork::Read(_));
     match result {
         Ok(0) if is_read => Progress::AtEnd,
         _ if *attempts < ATTEMPTS_MAX => Progress::Part, // T1

@@ -6,7 +6,7 @@
 //! Invariants, cited by number where they are asserted:
 //! - W1  A walk goes forward with each step, and never leaves its segment.
 
-use kachel_io::{AlignedBuffer, FileOperation};
+use kachel_io::AlignedBuffer;
 
 use crate::failure::{Cause, Refusal};
 use crate::format::{
@@ -16,7 +16,6 @@ use crate::format::{
 use crate::geometry::{Position, SegmentIndex, UNIT_BYTES};
 use crate::log_file::LogFile;
 use crate::task::Port;
-use crate::transfer::{Progress, advance};
 
 /// The part of the file that is in memory.
 #[derive(Debug)]
@@ -57,22 +56,11 @@ impl Window {
         let bytes = left.min(buffer.len() as u64) as usize;
         self.end = self.start + bytes as u64;
         buffer.fill(0);
-        let (mut operation, mut attempts) = (FileOperation::new(0), 0);
-        operation.work = self.file.read(self.start, buffer, bytes);
-        let progress = loop {
-            operation = self.port.perform(operation).await;
-            let progress = advance(&mut operation, &mut attempts);
-            if progress != Progress::Part {
-                break progress;
-            }
-        };
-        self.buffer = operation.take_buffer();
-        match progress {
-            Progress::Failed(error) => {
-                Err(Refusal::new(&self.file.path, self.start, Cause::Failed(error)))
-            }
-            _ => Ok(()),
-        }
+        let read = self.port.transfer(self.file.read(self.start, buffer, bytes)).await;
+        let buffer =
+            read.map_err(|error| Refusal::new(&self.file.path, self.start, Cause::Failed(error)))?;
+        self.buffer = Some(buffer);
+        Ok(())
     }
 
     /// The leader at this offset, if there is one.

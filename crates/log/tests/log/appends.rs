@@ -9,21 +9,6 @@ fn owner(mode: SyncMode) -> Owner {
     Owner::new(disk_with_log(1), mode, Model::default(), 1)
 }
 
-/// Reads a record, while nothing else is under way.
-fn read(owner: &mut Owner, position: Position) -> Result<Vec<u8>, ReadFault> {
-    let buffer = AlignedBuffer::new(position.buffer_bytes(), UNIT_BYTES);
-    owner.log.read(77, position, buffer);
-    for _ in 0..100 {
-        for completed in owner.pump(|_, _| {}) {
-            if let Completed::Read(done) = completed {
-                assert_eq!(done.token, 77);
-                return done.outcome.map(|record| done.buffer[record.payload].to_vec());
-            }
-        }
-    }
-    panic!("the read does not end");
-}
-
 #[test]
 fn what_is_appended_during_a_commit_is_one_commit() {
     let mut owner = owner(SyncMode::Always);
@@ -56,12 +41,12 @@ fn a_record_is_read_by_its_position_until_its_segment_is_freed() {
     }
     owner.settle();
     for (sequence, position) in positions.clone() {
-        let payload = read(&mut owner, position).expect("it is there");
+        let payload = owner.read(position).expect("it is there");
         assert_eq!(payload, owner.model.entries[&sequence].2);
     }
     let (_, position) = positions[0];
     let moved = Position { offset: position.offset + 8, ..position };
-    let Err(ReadFault::Refused(refusal)) = read(&mut owner, moved) else { panic!("no record") };
+    let Err(refusal) = owner.read(moved) else { panic!("no record") };
     let offset = moved.offset;
     assert_eq!(
         refusal.to_string(),

@@ -2,4 +2,7 @@
 
 mod appends;
 mod crashes;
+mod damage;
+mod failures;
+mod live;
 mod rig;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{
-    Event, FileOperation, FileWork, Files as _, Io as _, ManualClock, Memory, MemoryNet, Rng as _,
-    SeededRng, Wait,
+    AlignedBuffer, Event, FileOperation, FileWork, Files as _, Io as _, ManualClock, Memory,
+    MemoryNet, Rng as _, SeededRng, Wait,
 };
 use kachel_log::{
-    AppendRefused, Completed, Found, Geometry, Log, LogIdentity, LogOptions, Position, Refusal,
-    Replay, SEGMENT_BYTES_MIN, SegmentIndex, SyncMode, Task, create_log, open_log,
+    AppendRefused, Completed, Found, Geometry, Log, LogIdentity, LogOptions, Position, ReadFault,
+    Refusal, Replay, SEGMENT_BYTES_MIN, SegmentIndex, SyncMode, Task, UNIT_BYTES, create_log,
+    open_log,
 };
 use kachel_stdx::{DurableWord, Sequence};
 
@@ -317,12 +318,31 @@ impl Owner {
         completed
     }
 
+    /// Reads a record, while nothing else is under way.
+    pub(crate) fn read(&mut self, position: Position) -> Result<Vec<u8>, Refusal> {
+        let buffer = AlignedBuffer::new(position.buffer_bytes(), UNIT_BYTES);
+        self.log.read(77, position, buffer);
+        for _ in 0..100 {
+            for completed in self.pump(|_, _| {}) {
+                let Completed::Read(done) = completed else { continue };
+                assert_eq!(done.token, 77);
+                return match done.outcome {
+                    Ok(record) => Ok(done.buffer[record.payload].to_vec()),
+                    Err(ReadFault::Refused(refusal)) => Err(refusal),
+                    Err(ReadFault::Gone) => panic!("its segment is not freed"),
+                };
+            }
+        }
+        panic!("the read does not end");
+    }
+
     /// Makes everything durable.
     pub(crate) fn settle(&mut self) {
         let mut rounds = 0;
         while !self.log.is_idle() && self.log.failure().is_none() || rounds == 0 {
             self.log.sync();
             self.pump(|_, _| {});
+            self.log.tend(0);
             rounds += 1;
             assert!(rounds < OPERATIONS_MAX, "it does not end");
         }

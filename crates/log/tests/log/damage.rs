@@ -1,0 +1,207 @@
+//! Files that are damaged, truncated, foreign or of a later version.
+
+use kachel_io::memory::disk::Disk;
+use kachel_io::{
+    AlignedBuffer, FileName, FileOperation, FileWork, ManualClock, OpenMode, Rng as _, SeededRng,
+    Transfer,
+};
+use kachel_log::{
+    Cause, Geometry, LOG_FILE, LogIdentity, Refusal, SEGMENT_BYTES_MIN, SyncMode, create_log,
+    open_log,
+};
+
+use crate::rig::{Collected, Model, Opened, Owner, Rig, disk_with_log, identity, open, options};
+
+/// Damages that are tried.
+const DAMAGES: u64 = 600;
+
+/// A file with closed, freed and open segments, and what it has. Only the last commit may be lost.
+fn store() -> (Vec<u8>, Model) {
+    let mut owner = Owner::new(disk_with_log(6), SyncMode::Always, Model::default(), 6);
+    while owner.log.closed().count() < 5 {
+        owner.append(2000, 0).ok();
+        owner.pump(|_, _| {});
+    }
+    owner.free_one();
+    for _ in 0..6 {
+        owner.append(1500, 0).expect("there is room");
+        owner.settle();
+    }
+    let last = owner.log.next_sequence() - 1;
+    for _ in 0..3 {
+        owner.append(500, 0).expect("there is room");
+    }
+    owner.settle();
+    owner.model.acknowledged = last;
+    let [(path, content)] = owner.rig.disk.image().try_into().expect("one file");
+    assert_eq!(path, "data/log");
+    (content, owner.model.clone())
+}
+
+fn perform(rig: &mut Rig, work: FileWork) -> Box<FileOperation> {
+    let mut operation = FileOperation::new(0);
+    operation.work = work;
+    rig.submit(operation);
+    let done = rig.completions().next().expect("it is due");
+    done.result().expect("the disk has no faults");
+    done
+}
+
+/// A disk with a log of this content.
+fn disk_of(content: &[u8]) -> Disk {
+    let disk = Disk::new(1, &ManualClock::new(0));
+    let mut rig = Rig::new(disk.clone());
+    let (folder, name) = (disk.folder("data"), FileName::new(LOG_FILE).expect("a short name"));
+    let mode = OpenMode::CreateNew;
+    let done =
+        perform(&mut rig, FileWork::Open { folder, name, mode, direct: false, opened: None });
+    let FileWork::Open { opened: Some(file), .. } = done.work else { panic!("it is opened") };
+    for (piece, offset) in content.chunks(1 << 16).zip((0..).step_by(1 << 16)) {
+        let mut buffer = AlignedBuffer::new(piece.len(), 1);
+        buffer.copy_from_slice(piece);
+        let bytes = piece.len();
+        let transfer = Transfer { file: file.clone(), offset, buffer, start: 0, bytes };
+        perform(&mut rig, FileWork::Write { transfer, durable: true });
+    }
+    perform(&mut rig, FileWork::SyncFolder { folder: disk.folder("data") });
+    disk
+}
+
+fn opened(content: &[u8]) -> (Disk, Opened) {
+    let disk = disk_of(content);
+    let task = open(&disk, SyncMode::Always);
+    let opened = Rig::new(disk.clone()).run(task, |_| false).expect("it is not cut off");
+    (disk, opened)
+}
+
+/// Opens a damaged file: it is refused by name and left alone, or has all but its last commit.
+/// Returns whether it was refused.
+fn is_refused(content: &[u8], model: &Model, what: &str) -> bool {
+    let (disk, opened) = opened(content);
+    match opened {
+        Ok((log, found)) => {
+            let checked = model.clone().check(&found, log.next_sequence());
+            checked.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+            false
+        }
+        Err(refusal) => {
+            assert_eq!(&*refusal.file, "data/log", "{what}");
+            assert!(refusal.offset.is_some(), "{what}: {refusal}");
+            assert!(disk.image()[0].1 == content, "{what}: it is as it was");
+            true
+        }
+    }
+}
+
+#[test]
+fn a_damaged_file_is_refused_by_name_or_has_all_of_its_records() {
+    let (content, model) = store();
+    assert!(!is_refused(&content, &model, "as it is"));
+    let mut dice = SeededRng::new(9);
+    let mut refused = [0; 4];
+    for number in 0..DAMAGES {
+        let mut damaged = content.clone();
+        let mut below = |end: usize| dice.next_u64() as usize % end;
+        let (at, other) = (below(content.len()), below(content.len() / 4096) * 4096);
+        let (unit, sector) = (at / 4096 * 4096, at / 512 * 512);
+        let kind = number as usize % 4;
+        match kind {
+            0 => damaged[at] ^= 1 << below(8),
+            1 => damaged[sector..sector + [512, 4096][below(2)].min(4096 - sector % 4096)].fill(0),
+            2 => {
+                let content = damaged[unit..unit + 4096].to_vec();
+                damaged.copy_within(other..other + 4096, unit);
+                damaged[other..other + 4096].copy_from_slice(&content);
+            }
+            _ => damaged.truncate([at, sector, unit][below(3)]),
+        }
+        let what = format!("damage {number} at {at} or {other}");
+        refused[kind] += u64::from(is_refused(&damaged, &model, &what));
+    }
+    println!("refused: {refused:?}");
+    assert!(refused.iter().all(|&count| count > 20), "{refused:?}");
+}
+
+#[test]
+fn a_header_is_covered_by_its_checksum_and_by_the_other_slot() {
+    let (content, model) = store();
+    for bit in (0..76 * 8).step_by(7) {
+        for slot in [0, 4096] {
+            let mut damaged = content.clone();
+            damaged[slot + bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_refused(&damaged, &model, "one slot"), "the other slot has it");
+        }
+    }
+    let mut damaged = content;
+    (damaged[20], damaged[4096 + 20]) = (9, 9);
+    let (_, opened) = opened(&damaged);
+    let refusal = opened.expect_err("both slots are damaged");
+    assert_eq!(refusal.to_string(), "data/log, offset 0: what was durable here is damaged");
+}
+
+fn refusal(disk: &Disk, change: impl FnOnce(&mut kachel_log::LogOptions)) -> Refusal {
+    let mut options = options(disk, SyncMode::Always);
+    change(&mut options);
+    let task = open_log(options, Collected::default());
+    let opened: Opened = Rig::new(disk.clone()).run(task, |_| false).expect("it is not cut off");
+    opened.expect_err("it is not opened")
+}
+
+#[test]
+fn what_is_not_this_log_is_refused_by_name() {
+    let (content, model) = store();
+    let disk = disk_of(&content);
+    let foreign = LogIdentity { engine: 4, ..identity() };
+    assert_eq!(refusal(&disk, |options| options.identity = foreign).cause, Cause::Foreign);
+    let foreign = LogIdentity { store: 1, ..identity() };
+    assert_eq!(refusal(&disk, |options| options.identity = foreign).cause, Cause::Foreign);
+    let geometry = Geometry::new(2 * SEGMENT_BYTES_MIN, 0);
+    let other = refusal(&disk, |options| options.geometry = geometry).cause;
+    assert_eq!(other, Cause::OtherSize(SEGMENT_BYTES_MIN as u32));
+    let next = model.entries.len() as u64 + 1;
+    let behind = refusal(&disk, |options| options.from = next + 1);
+    assert_eq!(behind.cause, Cause::Damaged(Some(next)), "the owner knows of later records");
+    assert_eq!(disk.image()[0].1, content, "it is as it was");
+    let made = Rig::new(disk.clone()).run(create_log(disk.folder("data")), |_| false);
+    let exists = made.expect("it is not cut off").expect_err("it has content");
+    assert_eq!(exists.to_string(), "data/log: there is a file of this name already, with content");
+    let missing = Disk::new(1, &ManualClock::new(0));
+    assert_eq!(refusal(&missing, |_| {}).to_string(), "data/log: the file is missing");
+    let empty = disk_with_log(1);
+    let again = Rig::new(empty.clone()).run(create_log(empty.folder("data")), |_| false);
+    assert_eq!(again.expect("it is not cut off"), Ok(()), "without a root it is made again");
+    let folder = empty.crash(1);
+    assert!(opened_log(&folder).is_ok(), "its name is durable");
+}
+
+fn opened_log(disk: &Disk) -> Opened {
+    let task = open(disk, SyncMode::Always);
+    Rig::new(disk.clone()).run(task, |_| false).expect("it is not cut off")
+}
+
+#[test]
+fn a_later_format_is_refused_with_both_numbers() {
+    let (mut content, _) = store();
+    for slot in [0, 4096] {
+        content[slot + 12] = 7;
+        let checksum = crc32c::crc32c(&content[slot + 4..slot + 76]);
+        content[slot..slot + 4].copy_from_slice(&checksum.to_le_bytes());
+    }
+    let refusal = opened_log(&disk_of(&content)).expect_err("it is of a later version");
+    let wanted =
+        "data/log, offset 0: it has format 7 of a later version; this version reads format 1";
+    assert_eq!(refusal.to_string(), wanted);
+}
+
+#[test]
+fn an_owner_that_has_earlier_records_gets_only_the_later_ones() {
+    let (content, model) = store();
+    let disk = disk_of(&content);
+    let from = model.acknowledged - 10;
+    let mut options = options(&disk, SyncMode::Always);
+    options.from = from;
+    let task = open_log(options, Collected::default());
+    let opened: Opened = Rig::new(disk.clone()).run(task, |_| false).expect("it is not cut off");
+    let (_, found) = opened.expect("it opens");
+    assert_eq!(found.0.first_key_value().map(|(&first, _)| first), Some(from));
+}

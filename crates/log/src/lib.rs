@@ -8,8 +8,8 @@
 //! and read by their position. Its owner decides which closed segment is worth nothing any more,
 //! and frees it. The log makes no system call, reads no clock and has no thread.
 //!
-//! - To make a store, the owner calls [`create_log`] in the folder of each engine, and writes its
-//!   root file last.
+//! - To make a store, the owner calls [`create_log`] in the folder of each engine, and writes the
+//!   [`Root`] last, by [`replace_file`]. A store without a root is no store.
 //! - To start, it calls [`open_log`] with a [`Replay`], which gets every record. It drives the
 //!   [`Task`], or lets it run on a backend that has no other work.
 //! - To store, it calls [`Log::append`], and holds the reply back until [`Log::durable`] has
@@ -57,7 +57,9 @@ mod log;
 mod log_file;
 mod reads;
 mod recovery;
+mod root;
 mod segments;
+mod small_file;
 mod task;
 mod transfer;
 mod walk;
@@ -71,4 +73,6 @@ pub use geometry::{
 pub use log::{AppendRefused, Appended, ClosedSegment, Completed, LOG_TOKEN, Log, SyncMode};
 pub use reads::{READS_MAX, ReadDone, ReadFault, ReadRecord};
 pub use recovery::{Found, LOG_FILE, LogOptions, Replay, create_log, open_log};
+pub use root::{ROOT_FILE, Root};
+pub use small_file::{SMALL_FILE_BYTES_MAX, read_file, replace_file};
 pub use task::Task;

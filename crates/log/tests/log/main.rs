@@ -6,3 +6,4 @@ mod damage;
 mod failures;
 mod live;
 mod rig;
+mod small_files;

@@ -89,17 +89,17 @@ pub trait Replay: Send + 'static {
 pub fn create_log(folder: FolderHandle) -> Task<Result<(), Refusal>> {
     Task::new(|port| async move {
         let path = path_of(&folder);
-        let (_, bytes) = match port.open(&folder, LOG_FILE, OpenMode::CreateNew, true).await {
-            Err(FileError::EXISTS) => port.open(&folder, LOG_FILE, OpenMode::ReadWrite, true).await,
-            opened => opened,
+        let refused = |cause| Refusal::new(&path, None, cause);
+        let mut opened = port.open(&folder, LOG_FILE, OpenMode::CreateNew, true).await;
+        if matches!(opened, Err(FileError::EXISTS)) {
+            opened = port.open(&folder, LOG_FILE, OpenMode::ReadWrite, true).await;
         }
-        .map_err(|error| Refusal::new(&path, None, Cause::Failed(error)))?;
+        let (_, bytes) = opened.map_err(|error| refused(Cause::Failed(error)))?;
         if bytes > 0 {
-            return Err(Refusal::new(&path, None, Cause::Exists));
+            return Err(refused(Cause::Exists));
         }
-        port.finish(FileWork::SyncFolder { folder })
-            .await
-            .map_err(|error| Refusal::new(&path, None, Cause::Failed(error)))
+        let synced = port.finish(FileWork::SyncFolder { folder }).await;
+        synced.map_err(|error| refused(Cause::Failed(error)))
     })
 }
 

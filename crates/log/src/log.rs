@@ -21,7 +21,7 @@ use crate::geometry::{Geometry, Position, SegmentIndex};
 use crate::header::State;
 use crate::log_file::LogFile;
 use crate::reads::{ReadDone, Reads};
-use crate::segments::{Next, Purpose, Segment, Segments};
+use crate::segments::{Purpose, Segment, Segments};
 
 /// Every token of an operation of a log has this bit, and no other operation of its owner may.
 pub const LOG_TOKEN: u64 = 1 << 63;
@@ -205,7 +205,7 @@ impl Log {
             self.segments.prepare_next();
         }
         let Some((segment, generation)) = self.segments.take_next() else {
-            let waits = self.closing.is_some() || self.segments.next() != Next::None;
+            let waits = self.closing.is_some() || self.segments.is_preparing();
             return Err(if waits { AppendRefused::Wait } else { AppendRefused::NoSpace });
         };
         assert!(self.closing.is_none(), "S1 of `segments`: it is closed before the next one");

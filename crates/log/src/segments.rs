@@ -15,7 +15,10 @@
 //! - S1  Jobs are done one after the other, in their order. So a segment is prepared only after
 //!   the one before the last is closed, and at most two segments with records are open.
 //! - S2  The slot that does not have the last durable header is written first.
-//! - S3  A segment without records of its generation is in `free`, is `next`, or is current.
+//! - S3  A segment without records of its generation is in `free`, is `next`, is current, or has a
+//!   job that allocates it.
+//! - S4  The next segment is taken only while another one is free and has its space. So recovery
+//!   can copy the last segment even if the file system is full.
 
 use std::collections::VecDeque;
 
@@ -50,6 +53,8 @@ impl Segment {
 pub(crate) enum Purpose {
     /// A free segment becomes the next one.
     Prepare,
+    /// A free segment gets its space.
+    Allocate,
     /// A free segment gets a generation in which recovery may write to it.
     Copy,
     /// The segment becomes free.
@@ -71,7 +76,7 @@ struct Job {
 
 /// The segment that follows the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+enum Next {
     None,
     Preparing,
     Ready(SegmentIndex),
@@ -84,6 +89,8 @@ pub(crate) struct Segments {
     table: Vec<Segment>,
     free: VecDeque<SegmentIndex>,
     next: Next,
+    /// Whether a job gives a free segment its space.
+    is_allocating: bool,
     jobs: VecDeque<Job>,
     /// The operation of the first job. `None` while it is in flight.
     operation: Option<Box<FileOperation>>,
@@ -116,6 +123,7 @@ impl Segments {
             file,
             free,
             next: Next::None,
+            is_allocating: false,
             jobs: VecDeque::new(),
             operation: Some(FileOperation::new(token)),
             is_begun: false,
@@ -138,15 +146,12 @@ impl Segments {
         (0..).map(SegmentIndex).zip(&self.table)
     }
 
-    pub(crate) const fn next(&self) -> Next {
-        self.next
-    }
-
     /// The segments that may still be written, without the current one.
     pub(crate) fn spare(&self) -> u32 {
         let more = self.file.geometry.segments_max().saturating_sub(self.table.len() as u32);
         let more = if self.is_refused { 0 } else { more };
-        self.free.len() as u32 + more + u32::from(self.next != Next::None)
+        let soon = u32::from(self.next != Next::None) + u32::from(self.is_allocating);
+        self.free.len() as u32 + more + soon
     }
 
     /// Whether a header waits for space.
@@ -169,36 +174,63 @@ impl Segments {
         (self.is_refused, self.is_stalled) = (false, false);
     }
 
-    /// Takes a free segment, or a new one at the end of the file. `None` if there is none.
+    fn allocated_free(&self) -> Option<usize> {
+        self.free.iter().position(|index| self.table[index.index()].is_allocated)
+    }
+
+    /// Takes a free segment, one with its space if there is one.
     pub(crate) fn take_free(&mut self) -> Option<SegmentIndex> {
-        let allocated = |index: &SegmentIndex| self.table[index.index()].is_allocated;
-        let at = self.free.iter().position(allocated);
-        if let Some(at) = at.or(if self.is_refused { None } else { self.free.front().map(|_| 0) }) {
-            return self.free.remove(at);
+        match self.allocated_free() {
+            Some(at) => self.free.remove(at),
+            None => self.take_unallocated(),
         }
-        let count = self.table.len() as u32;
-        if self.is_refused || count >= self.file.geometry.segments_max() {
+    }
+
+    /// Takes a free segment without its space, or a new one at the end of the file. No segment with
+    /// its space is free.
+    fn take_unallocated(&mut self) -> Option<SegmentIndex> {
+        if self.is_refused {
             return None;
         }
-        self.table.push(Segment::NEW);
-        Some(SegmentIndex(count))
+        let count = self.table.len() as u32;
+        self.free.pop_front().or_else(|| {
+            let is_new = count < self.file.geometry.segments_max();
+            is_new.then(|| {
+                self.table.push(Segment::NEW);
+                SegmentIndex(count)
+            })
+        })
     }
 
-    /// Prepares the next segment, if there is none and a segment is free.
+    /// Prepares the next segment, and allocates the one that recovery needs (S4), as far as there
+    /// are free ones.
     pub(crate) fn prepare_next(&mut self) {
-        if self.next != Next::None {
-            return;
+        if self.next == Next::None
+            && let Some(segment) = self.take_free()
+        {
+            self.next = Next::Preparing;
+            self.begin_use(segment, State::Open, Purpose::Prepare);
         }
-        let Some(segment) = self.take_free() else { return };
-        self.next = Next::Preparing;
-        self.begin_use(segment, State::Open, Purpose::Prepare);
+        if !self.is_allocating
+            && self.allocated_free().is_none()
+            && let Some(segment) = self.take_unallocated()
+        {
+            self.is_allocating = true;
+            self.begin_use(segment, State::Free, Purpose::Allocate);
+        }
     }
 
-    /// Takes the segment that was prepared.
+    /// Takes the segment that was prepared, if another one is left (S4).
     pub(crate) fn take_next(&mut self) -> Option<(SegmentIndex, u64)> {
         let Next::Ready(segment) = self.next else { return None };
+        self.allocated_free()?;
         self.next = Next::None;
         Some((segment, self.get(segment).header.generation))
+    }
+
+    /// Whether a segment is being prepared or allocated.
+    pub(crate) fn is_preparing(&self) -> bool {
+        self.next == Next::Preparing || self.is_allocating
     }
 
     /// Gives a segment a new generation (H1 of `header`), which is returned.
@@ -248,7 +280,7 @@ impl Segments {
         }
         let segment = &self.table[job.segment.index()];
         let LogFile { geometry, identity, handle, .. } = &self.file;
-        let takes_space = matches!(job.purpose, Purpose::Prepare | Purpose::Copy);
+        let takes_space = !matches!(job.purpose, Purpose::Free | Purpose::Change);
         if takes_space && !segment.is_allocated {
             let (offset, bytes) = (geometry.start(job.segment), geometry.segment_bytes());
             operation.work = FileWork::Allocate { file: handle.clone(), offset, bytes };
@@ -317,8 +349,10 @@ impl Segments {
         }
         self.is_refused = true;
         self.jobs.pop_front();
-        if purpose == Purpose::Prepare {
-            self.next = Next::None;
+        match purpose {
+            Purpose::Prepare => self.next = Next::None,
+            Purpose::Allocate => self.is_allocating = false,
+            Purpose::Copy | Purpose::Free | Purpose::Change => {}
         }
         self.free.push_back(segment); // S3
     }
@@ -331,6 +365,10 @@ impl Segments {
         self.durable_segments = self.durable_segments.max(header.segments);
         match purpose {
             Purpose::Prepare => self.next = Next::Ready(segment),
+            Purpose::Allocate => {
+                self.is_allocating = false;
+                self.free.push_back(segment); // S3
+            }
             Purpose::Free => {
                 self.free.push_back(segment); // S3
                 return Some(segment);

@@ -156,8 +156,9 @@ impl Walk {
         let Some(leader) = window.leader(&self.stamp, offset).await? else { return Ok(Step::End) };
         let commit_end = offset + u64::from(leader.commit_bytes);
         let is_next = self.sequence.is_none_or(|sequence| sequence == leader.first);
-        let has_records = leader.commit_bytes as usize > LEADER_BYTES;
-        if !is_next || !has_records || commit_end > self.segment_end {
+        let bytes_max = window.file.geometry.commit_bytes_max();
+        let is_sound = (LEADER_BYTES + 1..=bytes_max).contains(&(leader.commit_bytes as usize));
+        if !is_next || !is_sound || commit_end > self.segment_end {
             return Ok(Step::End);
         }
         self.sequence = Some(leader.first);

@@ -126,7 +126,12 @@ fn a_full_disk_refuses_appends_and_heals_without_a_restart() {
     assert!(owner.log.failure().is_none() && owner.log.lacks_space());
     owner.settle();
     assert_eq!(disk.counts().failed_syncs, 0);
+    // A start needs no space, and leaves the log as full as it was.
     let before = owner.log.next_sequence();
+    let disk = disk.crash(1);
+    let mut owner = Owner::new(disk.clone(), SyncMode::Always, owner.model.clone(), 6);
+    assert_eq!(owner.log.next_sequence(), before);
+    assert_eq!(fill(&mut owner), AppendRefused::NoSpace);
     disk.set_blocks_max(1 << 16);
     owner.log.tend(0);
     assert_eq!(owner.append(3000, 0), Err(AppendRefused::Wait), "a segment is allocated");

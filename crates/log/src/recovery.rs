@@ -119,7 +119,8 @@ pub fn open_log<R: Replay>(options: LogOptions, replay: R) -> Task<Result<(Log, 
         }
         let LogOptions { identity, geometry, .. } = options;
         let file = LogFile { identity, geometry, handle, path: path.as_ref().into() };
-        let window = Window::new(file.clone(), port.clone(), FILE_OPERATION_BYTES_MAX);
+        let window =
+            Window::new(file.clone(), bytes as u64, port.clone(), FILE_OPERATION_BYTES_MAX);
         let mut recovery = Recovery {
             port,
             file,
@@ -188,7 +189,7 @@ impl<R: Replay> Recovery<R> {
             return Err(self.refused(0, Cause::TooLarge));
         }
         const BYTES: usize = 3 * UNIT_BYTES;
-        let mut window = Window::new(self.file.clone(), self.port.clone(), BYTES);
+        let mut window = Window::new(self.file.clone(), file_bytes, self.port.clone(), BYTES);
         for segment in (0..count as u32).map(SegmentIndex) {
             let bytes = window.bytes(geometry.start(segment), BYTES).await?;
             let mut entry = self.judge_head(segment, bytes)?;

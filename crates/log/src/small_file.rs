@@ -80,7 +80,7 @@ async fn read(
     if bytes > 0 {
         let buffer = AlignedBuffer::new(bytes, 1);
         let whole = Transfer { file: file.clone(), offset: 0, buffer, start: 0, bytes };
-        content = port.transfer(FileWork::Read(whole)).await?.to_vec();
+        content = port.transfer(FileWork::Read(whole), bytes).await?.to_vec();
     }
     port.finish(FileWork::Sync { file: file.clone() }).await?;
     port.finish(FileWork::Close { file: Some(file) }).await?;
@@ -103,7 +103,7 @@ async fn replace(
     let (file, _) = port.open(&folder, &new, OpenMode::CreateNew, false).await?;
     let bytes = buffer.len();
     let whole = Transfer { file: file.clone(), offset: 0, buffer, start: 0, bytes };
-    port.transfer(FileWork::Write { transfer: whole, durable: true }).await?;
+    port.transfer(FileWork::Write { transfer: whole, durable: true }, bytes).await?;
     port.finish(FileWork::Close { file: Some(file) }).await?;
     port.finish(FileWork::Rename { folder: folder.clone(), from, to }).await?;
     port.finish(FileWork::SyncFolder { folder }).await

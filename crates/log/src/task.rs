@@ -82,21 +82,32 @@ impl Port {
         }
     }
 
-    /// Has a read or a write done, in as many operations as it takes. A read may reach the end of
-    /// the file.
-    pub(crate) async fn transfer(&self, work: FileWork) -> Result<AlignedBuffer, FileError> {
+    /// Has a read or a write done, in as many operations as it takes. A read ends when the first
+    /// `needed` bytes of its buffer are there.
+    pub(crate) async fn transfer(
+        &self,
+        work: FileWork,
+        needed: usize,
+    ) -> Result<AlignedBuffer, FileError> {
         let (mut operation, mut attempts) = (FileOperation::new(0), 0);
         operation.work = work;
         loop {
             operation = self.perform(operation).await;
-            let error = match advance(&mut operation, &mut attempts) {
-                Progress::Part => continue,
-                Progress::Whole | Progress::AtEnd => None,
-                Progress::NoSpace => Some(FileError::NO_SPACE),
-                Progress::Failed(error) => Some(error),
+            // With direct I/O, the rest of a block at the end of a file is no progress.
+            let has_needed = match (&operation.work, operation.result()) {
+                (FileWork::Read(read), Ok(bytes)) => read.start + bytes >= needed,
+                _ => false,
             };
-            let buffer = operation.take_buffer().expect("a transfer has its buffer");
-            return error.map_or(Ok(buffer), Err);
+            let progress = advance(&mut operation, &mut attempts);
+            return match progress {
+                _ if has_needed => Ok(()),
+                Progress::Part => continue,
+                Progress::Whole => Ok(()),
+                Progress::AtEnd => Err(FileError::IO),
+                Progress::NoSpace => Err(FileError::NO_SPACE),
+                Progress::Failed(error) => Err(error),
+            }
+            .map(|()| operation.take_buffer().expect("a transfer has its buffer"));
         }
     }
 }

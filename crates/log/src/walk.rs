@@ -22,6 +22,7 @@ use crate::task::Port;
 pub(crate) struct Window {
     pub(crate) file: LogFile,
     port: Port,
+    file_bytes: u64,
     /// `None` while it is being filled.
     buffer: Option<AlignedBuffer>,
     /// The part of the file, of one segment.
@@ -31,10 +32,10 @@ pub(crate) struct Window {
 
 impl Window {
     /// `bytes_max`: the most bytes that a read takes, in whole units.
-    pub(crate) fn new(file: LogFile, port: Port, bytes_max: usize) -> Self {
+    pub(crate) fn new(file: LogFile, file_bytes: u64, port: Port, bytes_max: usize) -> Self {
         let bytes = (file.geometry.segment_bytes() as usize).min(bytes_max);
         let buffer = Some(AlignedBuffer::new(bytes, UNIT_BYTES));
-        Self { file, port, buffer, start: 0, end: 0 }
+        Self { file, port, file_bytes, buffer, start: 0, end: 0 }
     }
 
     /// The bytes of a part of a segment. What the file does not have is zeros.
@@ -56,9 +57,14 @@ impl Window {
         let bytes = left.min(buffer.len() as u64) as usize;
         self.end = self.start + bytes as u64;
         buffer.fill(0);
-        let read = self.port.transfer(self.file.read(self.start, buffer, bytes)).await;
-        let buffer =
-            read.map_err(|error| Refusal::new(&self.file.path, self.start, Cause::Failed(error)))?;
+        let there = self.file_bytes.saturating_sub(self.start).min(bytes as u64) as usize;
+        if there > 0 {
+            let work = self.file.read(self.start, buffer, bytes);
+            buffer =
+                self.port.transfer(work, there).await.map_err(|error| {
+                    Refusal::new(&self.file.path, self.start, Cause::Failed(error))
+                })?;
+        }
         self.buffer = Some(buffer);
         Ok(())
     }

@@ -102,3 +102,33 @@ fn a_full_log_takes_what_may_use_the_reserve_and_heals_when_segments_are_freed()
     let disk = owner.rig.disk.crash(1);
     Owner::new(disk, SyncMode::Always, owner.model.clone(), 2);
 }
+
+#[test]
+fn with_an_interval_a_sync_follows_in_time_and_with_os_none_until_a_segment_is_full() {
+    for (mode, is_synced) in [(SyncMode::Interval(50), true), (SyncMode::Os, false)] {
+        let mut owner = owner(mode);
+        assert_eq!(owner.log.deadline_ns(), None, "nothing is written");
+        owner.append(10, 0).unwrap();
+        owner.pump(|_, _| {});
+        assert_eq!(owner.model.written, 1, "the kernel has it");
+        assert_eq!(owner.log.deadline_ns(), is_synced.then_some(0));
+        owner.log.tend(1000);
+        assert_eq!(owner.log.deadline_ns(), is_synced.then_some(1050));
+        owner.log.tend(1049);
+        owner.pump(|rig, _| assert_ne!(rig.last, "sync", "it is too early"));
+        owner.log.tend(1050);
+        let mut syncs = 0;
+        owner.pump(|rig, _| syncs += u64::from(rig.last == "sync"));
+        assert_eq!((syncs == 1, owner.log.deadline_ns()), (is_synced, None));
+        // A full segment is synced before the next one is begun.
+        while owner.log.closed().count() == 0 {
+            owner.append(3000, 0).ok();
+            owner.pump(|_, _| {});
+        }
+        let closed = owner.log.closed().next().expect("one is closed");
+        owner.model.acknowledged = closed.end - 1;
+        for seed in 0..20 {
+            Owner::new(owner.rig.disk.crash(seed), mode, owner.model.clone(), 1);
+        }
+    }
+}

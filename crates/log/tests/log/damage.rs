@@ -87,6 +87,7 @@ fn is_refused(content: &[u8], model: &Model, what: &str) -> bool {
         Err(refusal) => {
             assert_eq!(&*refusal.file, "data/log", "{what}");
             assert!(refusal.offset.is_some(), "{what}: {refusal}");
+            assert!(!matches!(refusal.cause, Cause::Failed(_)), "{what}: {refusal}");
             assert!(disk.image()[0].1 == content, "{what}: it is as it was");
             true
         }

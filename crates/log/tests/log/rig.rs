@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use kachel_io::memory::disk::{Disk, FaultPlan};
+use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
 use kachel_io::{
     AlignedBuffer, Event, FileOperation, FileWork, Files as _, Io as _, ManualClock, Memory,
     MemoryNet, Rng as _, SeededRng, Wait,
@@ -353,7 +353,10 @@ impl Owner {
     }
 }
 
-/// Faults that only delay operations, so that they complete in another order.
+/// Faults that lose nothing: operations complete in another order, or in part, and direct I/O is
+/// refused.
 pub(crate) fn delays() -> FaultPlan {
-    FaultPlan { latency_ns: Some(1_000..=100_000), ..FaultPlan::default() }
+    let chance = |permille, fault| ChanceFault { kind: None, permille, fault };
+    let chances = vec![chance(100, Fault::Short), chance(2, Fault::DirectRefused)];
+    FaultPlan { chances, latency_ns: Some(1_000..=100_000), ..FaultPlan::default() }
 }

@@ -17,12 +17,25 @@
 //! - C2  A commit lies in one segment, and takes whole units (F1 of `format`, G1 of `geometry`).
 
 use kachel_io::{AlignedBuffer, FileOperation};
+use kachel_stdx::Sequence;
 
 use crate::failure::Failure;
 use crate::format::{Head, LEADER, LEADER_BYTES, Leader, record_bytes, write_leader, write_record};
 use crate::geometry::{Position, SegmentIndex, UNIT_BYTES};
 use crate::log_file::LogFile;
 use crate::transfer::{Progress, advance};
+
+/// A record that was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Where it will be.
+    pub position: Position,
+    /// Its sequence: one more than that of the record before it.
+    pub sequence: u64,
+    /// The record is written when the durable word has reached this number, which it shares with
+    /// all records of its commit.
+    pub commit: Sequence,
+}
 
 /// Where the next commit begins.
 #[derive(Clone, Copy, Debug)]
@@ -129,9 +142,8 @@ impl Commits {
         }
     }
 
-    /// Appends a record that fits. Returns where it will be, its sequence, and the number of its
-    /// commit.
-    pub(crate) fn append(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> (Position, u64, u64) {
+    /// Appends a record that fits.
+    pub(crate) fn append(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> Appended {
         debug_assert!(kind != LEADER, "owners have other kinds");
         let payload_bytes = parts.iter().map(|part| part.len()).sum::<usize>();
         assert!(self.fit(payload_bytes) == Fit::Here, "C2");
@@ -146,7 +158,8 @@ impl Commits {
         forming.bytes += write_record(to, &stamp, offset, &head, parts);
         self.forming = Some(forming);
         self.next_sequence += 1;
-        (Position { offset, payload_bytes: payload_bytes as u32 }, sequence, self.number)
+        let position = Position { offset, payload_bytes: payload_bytes as u32 };
+        Appended { position, sequence, commit: Sequence(self.number) }
     }
 
     /// The segment of the forming commit, unless it must wait for the one in flight.

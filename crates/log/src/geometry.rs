@@ -151,7 +151,7 @@ impl Position {
         self.offset / unit * unit..end.next_multiple_of(unit)
     }
 
-    /// The bytes that a buffer for [`crate::Log::read`] must have.
+    /// The bytes that a buffer for [`crate::DurableLog::read`] must have.
     #[must_use]
     pub const fn buffer_bytes(&self) -> usize {
         let units = self.units();

@@ -9,25 +9,26 @@
 //! and frees it. The log makes no system call, reads no clock and has no thread.
 //!
 //! - To make a store, the owner calls [`create_log`] in the folder of each engine, and writes the
-//!   [`Root`] last, by [`replace_file`]. A store without a root is no store.
+//!   [`Root`] last, by [`replace_file`]. A store without a root is no store, and opens no log.
 //! - To start, it calls [`open_log`] with a [`Replay`], which gets every record. It drives the
 //!   [`Task`], or lets it run on a backend that has no other work.
-//! - To store, it calls [`Log::append`], and holds the reply back until [`Log::durable`] has
-//!   reached [`Appended::commit`].
+//! - To store, it calls [`DurableLog::append`], and holds the reply back until
+//!   [`DurableLog::durable`] has reached [`Appended::commit`].
 //! - To store what is longer than a payload, it appends the parts, then a record that names them. A
 //!   record is written only after all records before it.
-//! - To read, it calls [`Log::read`] with a buffer of its own, and gets [`Completed::Read`]. A
-//!   record that is not written yet is in its memory.
-//! - To collect garbage, it appends again what is alive in a segment of [`Log::closed`], waits
-//!   until that is durable, and calls [`Log::free`]. It is free at [`Completed::Freed`].
+//! - To read, it calls [`DurableLog::read`] with a buffer of its own, and gets [`Completed::Read`].
+//!   A record that is not written yet is in its memory.
+//! - To collect garbage, it appends again what is alive in a segment of [`DurableLog::closed`],
+//!   waits until that is durable, and calls [`DurableLog::free`]. It is free at
+//!   [`Completed::Freed`].
 //! - To keep room for deletions and for the collection of garbage, stores are appended with the
 //!   most `spares`, and the collection with none.
-//! - It calls [`Log::tend`] once a second, and at [`Log::deadline_ns`].
+//! - It calls [`DurableLog::tend`] once a second, and at [`DurableLog::deadline_ns`].
 //!
-//! After each call, the owner submits every operation of [`Log::next_submission`], in any order
-//! with other operations. It brings back each completed operation for which [`Log::owns`] is true,
-//! by [`Log::complete`], on whichever core it arrives. [`AppendRefused::Wait`] is the engine's
-//! `Later`: the append is repeated after a completion.
+//! After each call, the owner submits every operation of [`DurableLog::next_submission`], in any
+//! order with other operations. It brings back each completed operation for which
+//! [`DurableLog::owns`] is true, by [`DurableLog::complete`], on whichever core it arrives.
+//! [`AppendRefused::Wait`] is the engine's `Later`: the append is repeated after a completion.
 //!
 //! What is promised:
 //! - **Durability.** With [`SyncMode::Always`] a record is durable once its commit is reached. In
@@ -39,12 +40,12 @@
 //!   nothing was written, cannot be told from a commit that a crash interrupted: the log ends
 //!   there. A read of a damaged record fails for this record alone.
 //! - **Failure.** After a write or a sync has failed, nothing is written, synced or acknowledged
-//!   any more ([`Log::failure`]). Reads go on. A lack of space is no failure: it heals.
+//!   any more ([`DurableLog::failure`]). Reads go on. A lack of space is no failure: it heals.
 //! - **Memory.** Two buffers of [`Geometry::commit_bytes_max`], 56 bytes a segment, and the buffers
 //!   of reads, which are the owner's. A start takes 1 MiB more.
 //!
-//! Reading order: `format`, `geometry`, `header`, then [`Log`], `commits`, `segments`, `reads`,
-//! then `recovery` and `walk`. `docs/internals/durable-log.md` gives the reasons.
+//! Reading order: `format`, `geometry`, `header`, then [`DurableLog`], `commits`, `segments`,
+//! `reads`, then `recovery` and `walk`. `docs/internals/durable-log.md` gives the reasons.
 
 #![forbid(unsafe_code)]
 
@@ -64,15 +65,16 @@ mod task;
 mod transfer;
 mod walk;
 
+pub use commits::Appended;
 pub use failure::{Cause, Failure, Refusal};
 pub use format::{FORMAT, LogIdentity};
 pub use geometry::{
     Geometry, Position, SEGMENT_BYTES, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN, SegmentIndex,
     UNIT_BYTES,
 };
-pub use log::{AppendRefused, Appended, ClosedSegment, Completed, LOG_TOKEN, Log, SyncMode};
+pub use log::{AppendRefused, ClosedSegment, Completed, DurableLog, LOG_TOKEN, SyncMode};
 pub use reads::{READS_MAX, ReadDone, ReadFault, ReadRecord};
-pub use recovery::{Found, LOG_FILE, LogOptions, Replay, create_log, open_log};
+pub use recovery::{FoundRecord, LOG_FILE, LogOptions, Replay, create_log, open_log};
 pub use root::{ROOT_FILE, Root};
 pub use small_file::{SMALL_FILE_BYTES_MAX, read_file, replace_file};
 pub use task::Task;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use kachel_io::{AlignedBuffer, FileOperation, FileWork};
 use kachel_stdx::{DurableWord, Sequence};
 
-use crate::commits::{Commits, Fit};
+use crate::commits::{Appended, Commits, Fit};
 use crate::failure::Failure;
 use crate::format::LEADER;
 use crate::geometry::{Geometry, Position, SegmentIndex};
@@ -41,27 +41,15 @@ pub enum SyncMode {
     Os,
 }
 
-/// A record that was appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
-    /// Where it will be.
-    pub position: Position,
-    /// Its sequence: one more than that of the record before it.
-    pub sequence: u64,
-    /// The record is written when the durable word has reached this number, which it shares with
-    /// all records of its commit.
-    pub commit: Sequence,
-}
-
 /// Why a record was not appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendRefused {
     /// The buffer is full, or the next segment is not ready. A completion makes room.
     Wait,
     /// The log or the file system is full. It heals when segments are freed, or when the file
-    /// system has space again and [`Log::tend`] is called.
+    /// system has space again and [`DurableLog::tend`] is called.
     NoSpace,
-    /// A write has failed: see [`Log::failure`].
+    /// A write has failed: see [`DurableLog::failure`].
     Failed,
 }
 
@@ -88,6 +76,11 @@ pub struct ClosedSegment {
     pub end: u64,
 }
 
+const _: () = {
+    const fn any_core_may_hold_it<T: Send>() {}
+    any_core_may_hold_it::<DurableLog>();
+};
+
 /// The segment to which records are appended, or one before it.
 #[derive(Clone, Copy, Debug)]
 struct OpenSegment {
@@ -98,7 +91,7 @@ struct OpenSegment {
 
 /// A log; see the crate's documentation.
 #[derive(Debug)]
-pub struct Log {
+pub struct DurableLog {
     file: LogFile,
     mode: SyncMode,
     durable: Arc<DurableWord>,
@@ -124,7 +117,7 @@ pub struct Log {
     failure: Option<Failure>,
 }
 
-impl Log {
+impl DurableLog {
     /// A log over the segments of a file, without a current one. All records that it has are
     /// durable.
     pub(crate) fn new(
@@ -195,8 +188,7 @@ impl Log {
 
     /// Appends a record that fits.
     pub(crate) fn append_here(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> Appended {
-        let (position, sequence, number) = self.commits.append(kind, epoch, parts);
-        Appended { position, sequence, commit: Sequence(number) }
+        self.commits.append(kind, epoch, parts)
     }
 
     fn begin_next_segment(&mut self) -> Result<(), AppendRefused> {

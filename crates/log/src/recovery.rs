@@ -33,7 +33,7 @@ use crate::failure::{Cause, Refusal};
 use crate::format::{HEAD_BYTES, Head, LogIdentity, claimed_generation};
 use crate::geometry::{Geometry, Position, SEGMENTS_MAX, SegmentIndex, UNIT_BYTES};
 use crate::header::{Header, Slot, State, read_header};
-use crate::log::{Log, SyncMode};
+use crate::log::{DurableLog, SyncMode};
 use crate::log_file::LogFile;
 use crate::segments::{Purpose, Segment};
 use crate::task::{Port, Task};
@@ -62,7 +62,7 @@ pub struct LogOptions {
 
 /// A record that recovery has found.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct FoundRecord<'a> {
     /// Where it is once the log is open.
     pub position: Position,
     /// Its kind.
@@ -80,7 +80,7 @@ pub trait Replay: Send + 'static {
     /// Takes a record, in the order of the sequences.
     ///
     /// Errors: the owner cannot accept the record, so the log is not opened.
-    fn record(&mut self, found: Found<'_>) -> Result<(), String>;
+    fn record(&mut self, found: FoundRecord<'_>) -> Result<(), String>;
 }
 
 /// Makes an empty log in a folder, which has none. The store counts as made only after that, when
@@ -105,7 +105,10 @@ pub fn create_log(folder: FolderHandle) -> Task<Result<(), Refusal>> {
 
 /// Opens the log of a folder. It ends with the log and the owner's state.
 #[must_use]
-pub fn open_log<R: Replay>(options: LogOptions, replay: R) -> Task<Result<(Log, R), Refusal>> {
+pub fn open_log<R: Replay>(
+    options: LogOptions,
+    replay: R,
+) -> Task<Result<(DurableLog, R), Refusal>> {
     Task::new(|port| async move {
         let path = path_of(&options.folder);
         let refused = |cause| Refusal::new(&path, None, cause);
@@ -342,14 +345,14 @@ impl<R: Replay> Recovery<R> {
         plan: Plan,
         durable: Arc<DurableWord>,
         mode: SyncMode,
-    ) -> Result<Log, Refusal> {
+    ) -> Result<DurableLog, Refusal> {
         let file = self.file.clone();
         let sync = FileWork::Sync { file: file.handle.clone() };
         let synced = self.port.finish(sync).await; // V2, V3
         synced.map_err(|error| self.refused(0, Cause::Failed(error)))?;
         let first = plan.last.map_or(self.end, |(_, first)| first);
         let table = std::mem::take(&mut self.table);
-        let mut log = Log::new(file, SyncMode::Always, durable, table, first);
+        let mut log = DurableLog::new(file, SyncMode::Always, durable, table, first);
         for used in &plan.empty {
             log.segments_mut().free(used.segment);
         }
@@ -380,7 +383,7 @@ impl<R: Replay> Recovery<R> {
     }
 
     /// Copies a segment into a free one, which becomes the current one.
-    async fn copy(&mut self, log: &mut Log, from: Use) -> Result<(), Refusal> {
+    async fn copy(&mut self, log: &mut DurableLog, from: Use) -> Result<(), Refusal> {
         let start = self.file.geometry.start(from.segment);
         let target = log.segments_mut().take_free();
         let target = target.ok_or_else(|| self.refused(start, Cause::NoSpace))?;
@@ -411,7 +414,7 @@ impl<R: Replay> Recovery<R> {
     }
 
     /// Has the log do all that it can.
-    async fn drive(&mut self, log: &mut Log) -> Result<(), Refusal> {
+    async fn drive(&mut self, log: &mut DurableLog) -> Result<(), Refusal> {
         while let Some(operation) = log.next_submission() {
             log.complete(self.port.perform(operation).await);
         }
@@ -455,7 +458,7 @@ async fn give_at(
         return Ok(());
     }
     let payload = payload(window, read_from).await?;
-    let given = replay.record(Found { position, kind, epoch, sequence, payload });
+    let given = replay.record(FoundRecord { position, kind, epoch, sequence, payload });
     given.map_err(|why| Refusal::new(&window.file.path, position.offset, Cause::Owner(why)))
 }
 

@@ -21,9 +21,9 @@ const RULE: &str = "type names";
 const LIST: &str = "crates/tidy/duplicate_types.txt";
 
 /// Crates of the server.
-const SERVER: [&str; 15] = [
+const SERVER: [&str; 16] = [
     "kachel", "options", "host", "io", "tls", "net", "wire", "shard", "engine", "cache", "table",
-    "segment", "observe", "admin", "pipe",
+    "segment", "log", "observe", "admin", "pipe",
 ];
 
 const KINDS: [&str; 5] = ["struct", "enum", "union", "trait", "type"];

@@ -21,7 +21,11 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 /// Recovers from a power cut, and checks what is there.
-fn recover(image: &Disk, mode: SyncMode, model: &Model) -> (Rig, kachel_log::Log, Collected) {
+fn recover(
+    image: &Disk,
+    mode: SyncMode,
+    model: &Model,
+) -> (Rig, kachel_log::DurableLog, Collected) {
     let mut rig = Rig::new(image.clone());
     let opened = rig.run(open(image, mode), |_| false).expect("it is not cut off");
     let (log, found) = opened.unwrap_or_else(|refusal| panic!("{refusal}"));

@@ -1,6 +1,6 @@
 //! The N-th operation fails, for every N, and disks that are full.
 
-use kachel_io::memory::disk::{BLOCK_BYTES, Disk, Fault, FaultPlan, PlannedFault};
+use kachel_io::memory::disk::{BLOCK_BYTES, ChanceFault, Disk, Fault, FaultPlan, PlannedFault};
 use kachel_io::{FileError, FileWorkKind};
 use kachel_log::{AppendRefused, Cause, SyncMode};
 
@@ -161,4 +161,32 @@ fn a_read_that_fails_harms_nothing_else() {
         (2, format!("data/log, offset {}: Input/output error (os error 5)", positions[2].offset))
     );
     assert!(owner.append(1, 0).is_ok() && owner.log.failure().is_none());
+}
+
+#[test]
+fn a_read_of_wrong_bytes_fails_or_returns_the_right_record() {
+    let disk = disk_with_log(6);
+    let mut owner = Owner::new(disk.clone(), SyncMode::Always, Model::default(), 6);
+    let mut positions = Vec::new();
+    for sequence in 1..=40 {
+        positions.push((sequence, owner.append(2500, 0).expect("there is room")));
+        owner.settle();
+    }
+    let mut failed = 0;
+    for fault in [Fault::RotOnce, Fault::MisdirectedRead, Fault::RotLasting] {
+        disk.set_plan(FaultPlan {
+            chances: vec![ChanceFault { kind: None, permille: 1000, fault }],
+            ..FaultPlan::default()
+        });
+        for &(sequence, position) in &positions {
+            match owner.read(position) {
+                Ok(payload) => assert_eq!(payload, owner.model.entries[&sequence].2, "{fault:?}"),
+                Err(refusal) => {
+                    assert_eq!(refusal.cause, Cause::Damaged(None));
+                    failed += 1;
+                }
+            }
+        }
+    }
+    assert!(failed > 60, "{failed} of 120");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kachel_io::{AlignedBuffer, Epoll, Event, Files, FolderHandle, Limits, Uring, Wait};
 use kachel_log::{
-    AppendRefused, Completed, Geometry, Log, LogOptions, SEGMENT_BYTES, SyncMode, UNIT_BYTES,
-    create_log, open_log,
+    AppendRefused, Completed, DurableLog, Geometry, LogOptions, SEGMENT_BYTES, SyncMode,
+    UNIT_BYTES, create_log, open_log,
 };
 use kachel_stdx::DurableWord;
 
@@ -19,7 +19,7 @@ fn folder(path: &Path) -> FolderHandle {
     FolderHandle::new(folder.into(), &path.display().to_string())
 }
 
-fn open(io: &mut impl Files, path: &Path) -> (Log, Collected) {
+fn open(io: &mut impl Files, path: &Path) -> (DurableLog, Collected) {
     let options = LogOptions {
         folder: folder(path),
         identity: identity(),
@@ -33,7 +33,7 @@ fn open(io: &mut impl Files, path: &Path) -> (Log, Collected) {
 }
 
 /// Submits what is queued, and waits for a completion.
-fn turn(io: &mut impl Files, log: &mut Log) -> Vec<Completed> {
+fn turn(io: &mut impl Files, log: &mut DurableLog) -> Vec<Completed> {
     while let Some(operation) = log.next_submission() {
         io.submit(operation).expect("there is room");
     }

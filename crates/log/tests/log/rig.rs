@@ -10,9 +10,9 @@ use kachel_io::{
     MemoryNet, Rng as _, SeededRng, Wait,
 };
 use kachel_log::{
-    AppendRefused, Completed, Found, Geometry, Log, LogIdentity, LogOptions, Position, ReadFault,
-    Refusal, Replay, SEGMENT_BYTES_MIN, SegmentIndex, SyncMode, Task, UNIT_BYTES, create_log,
-    open_log,
+    AppendRefused, Completed, DurableLog, FoundRecord, Geometry, LogIdentity, LogOptions, Position,
+    ReadFault, Refusal, Replay, SEGMENT_BYTES_MIN, SegmentIndex, SyncMode, Task, UNIT_BYTES,
+    create_log, open_log,
 };
 use kachel_stdx::{DurableWord, Sequence};
 
@@ -105,8 +105,8 @@ pub(crate) type Entry = (u8, u32, Vec<u8>);
 pub(crate) struct Collected(pub(crate) BTreeMap<u64, (Entry, Position)>);
 
 impl Replay for Collected {
-    fn record(&mut self, found: Found<'_>) -> Result<(), String> {
-        let Found { position, kind, epoch, sequence, payload } = found;
+    fn record(&mut self, found: FoundRecord<'_>) -> Result<(), String> {
+        let FoundRecord { position, kind, epoch, sequence, payload } = found;
         let last = self.0.last_key_value().map_or(0, |(&last, _)| last);
         assert!(sequence > last, "in their order: {sequence} after {last}");
         self.0.insert(sequence, ((kind, epoch, payload.to_vec()), position));
@@ -136,7 +136,7 @@ pub(crate) fn options(disk: &Disk, mode: SyncMode) -> LogOptions {
     }
 }
 
-pub(crate) type Opened = Result<(Log, Collected), Refusal>;
+pub(crate) type Opened = Result<(DurableLog, Collected), Refusal>;
 
 pub(crate) fn open(disk: &Disk, mode: SyncMode) -> Task<Opened> {
     open_log(options(disk, mode), Collected::default())
@@ -209,7 +209,7 @@ impl Model {
 /// An owner of a log.
 pub(crate) struct Owner {
     pub(crate) rig: Rig,
-    pub(crate) log: Log,
+    pub(crate) log: DurableLog,
     pub(crate) model: Model,
     mode: SyncMode,
     dice: SeededRng,
@@ -229,7 +229,7 @@ impl Owner {
 
     pub(crate) fn over(
         rig: Rig,
-        log: Log,
+        log: DurableLog,
         found: &Collected,
         mode: SyncMode,
         mut model: Model,

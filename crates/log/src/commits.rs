@@ -162,14 +162,12 @@ impl Commits {
         Appended { position, sequence, commit: Sequence(self.number) }
     }
 
-    /// The segment of the forming commit, unless it must wait for the one in flight.
-    pub(crate) fn ready_segment(&self) -> Option<SegmentIndex> {
-        let forming = self.forming.as_ref()?;
-        self.flight.is_none().then_some(forming.place.segment)
+    /// Whether the forming commit may be submitted: it has a record, and no commit is in flight.
+    pub(crate) const fn is_ready(&self) -> bool {
+        self.forming.is_some() && self.flight.is_none()
     }
 
-    /// The next operation: the rest of the commit in flight, or the forming one, of which
-    /// [`Self::ready_segment`] has been asked. `durable`: the records below this sequence are
+    /// The next operation: the rest of the commit in flight, or the forming one. `durable`: the records below this sequence are
     /// durable. `waits`: whether the operation waits for the disk.
     pub(crate) fn submit(&mut self, durable: u64, waits: bool) -> Option<Box<FileOperation>> {
         if self.flight.is_some() {
@@ -207,7 +205,7 @@ impl Commits {
         match progress {
             Progress::Whole => self.other = operation.take_buffer(),
             Progress::Failed(error) => {
-                return Err(Failure::new(&self.file.path, "a commit", offset, error));
+                return Err(Failure::new(&self.file.path, "the write of a commit", offset, error));
             }
             Progress::Part | Progress::NoSpace | Progress::AtEnd => {}
         }

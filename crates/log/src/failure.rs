@@ -13,9 +13,9 @@ use kachel_io::FileError;
 pub struct Failure {
     /// The file.
     pub file: Box<str>,
-    /// What was to be written.
+    /// What has failed.
     pub what: &'static str,
-    /// Where it was to be written.
+    /// Where in the file; 0 for all of it.
     pub offset: u64,
     /// The error.
     pub error: FileError,
@@ -30,7 +30,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, what, offset, error } = self;
-        write!(f, "{file}: {what} at offset {offset} was not written: {error}")
+        write!(f, "{file}, offset {offset}: {what} failed: {error}")
     }
 }
 

@@ -40,6 +40,8 @@ const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 
 const _: () = assert!(FILE_OPERATION_BYTES_MAX.is_multiple_of(UNIT_BYTES), "G1");
 const _: () = assert!(LEADER_BYTES < UNIT_BYTES);
+// One operation reads the longest record, wherever it begins in a unit.
+const _: () = assert!(FILE_OPERATION_BYTES_MAX >= 2 * UNIT_BYTES + HEAD_BYTES + PAYLOAD_BYTES_MAX);
 
 /// The number of a segment in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -23,7 +23,8 @@ use crate::format::{LogIdentity, SEQUENCE_MAX};
 use crate::geometry::{Geometry, SegmentIndex};
 
 const MAGIC: [u8; 8] = *b"KachelLg";
-const FORMAT: u32 = 1;
+/// The version of the format of headers.
+pub(crate) const HEADER_FORMAT: u32 = 1;
 /// The bytes of a header. Those behind it in its slot are zeros.
 pub(crate) const HEADER_BYTES: usize = 76;
 /// Greater generations are not given out, and not believed.
@@ -97,7 +98,7 @@ pub(crate) fn write_header(
     };
     to.fill(0);
     to[4..12].copy_from_slice(&MAGIC);
-    let words = [FORMAT, identity.engine, segment.0, geometry.segment_bytes() as u32];
+    let words = [HEADER_FORMAT, identity.engine, segment.0, geometry.segment_bytes() as u32];
     let numbers = [identity.store, header.generation, header.closed_end, first, end];
     let tail = [header.segments, state];
     let words = words.into_iter().flat_map(u32::to_le_bytes);
@@ -120,7 +121,7 @@ pub(crate) fn read_header(
     if word(0) != crc32c::crc32c(&bytes[4..HEADER_BYTES]) || bytes[4..12] != MAGIC {
         return Slot::Damaged;
     }
-    if word(12) != FORMAT {
+    if word(12) != HEADER_FORMAT {
         return Slot::Newer(word(12));
     }
     if (LogIdentity { store: number(28), engine: word(16) }) != identity {

@@ -226,7 +226,7 @@ impl DurableLog {
     }
 
     fn next_commit(&mut self) -> Option<Box<FileOperation>> {
-        if self.commits.ready_segment().is_some() && self.is_new {
+        if self.commits.is_ready() && self.is_new {
             if self.synced < self.written {
                 self.wanted = self.wanted.max(self.written); // L1
                 return None;
@@ -425,10 +425,13 @@ impl DurableLog {
         self.segments.is_stalled() || self.commits.is_stalled()
     }
 
-    /// Whether nothing is under way, so that the log may be dropped and loses nothing that is
-    /// written. With [`SyncMode::Interval`] and [`SyncMode::Os`] it calls [`Self::sync`] before.
+    /// Whether nothing is under way, so that the log may be closed. The owner calls [`Self::sync`]
+    /// before. After a failure only reads count.
     #[must_use]
     pub fn is_idle(&self) -> bool {
+        if self.failure.is_some() {
+            return self.reads.is_idle();
+        }
         let is_synced = self.synced >= self.wanted && self.sync.is_some();
         self.commits.is_idle() && self.segments.is_idle() && self.reads.is_idle() && is_synced
     }

@@ -32,7 +32,7 @@ use kachel_stdx::DurableWord;
 use crate::failure::{Cause, Refusal};
 use crate::format::{HEAD_BYTES, Head, LogIdentity, claimed_generation};
 use crate::geometry::{Geometry, Position, SEGMENTS_MAX, SegmentIndex, UNIT_BYTES};
-use crate::header::{Header, Slot, State, read_header};
+use crate::header::{HEADER_FORMAT, Header, Slot, State, read_header};
 use crate::log::{DurableLog, SyncMode};
 use crate::log_file::LogFile;
 use crate::segments::{Purpose, Segment};
@@ -221,7 +221,7 @@ impl<R: Replay> Recovery<R> {
                     }
                 }
                 Slot::Newer(found) => {
-                    return Err(self.refused(offset, Cause::Newer { found, known: 1 }));
+                    return Err(self.refused(offset, Cause::Newer { found, known: HEADER_FORMAT }));
                 }
                 Slot::OtherSize(bytes) => {
                     return Err(self.refused(offset, Cause::OtherSize(bytes)));
@@ -279,11 +279,11 @@ impl<R: Replay> Recovery<R> {
         for (index, (used, first)) in begun.iter().enumerate() {
             let following = begun.get(index + 1).or(plan.last.as_ref());
             let end = following.expect("the last one is behind all").1;
-            if *first < end {
+            if *first == end {
+                plan.empty.push(*used); // The following one is its copy.
+            } else {
                 self.read_whole(*used, *first, end).await?;
                 plan.full.push((*used, *first, end));
-            } else {
-                plan.empty.push(*used);
             }
         }
         self.judge_end(&plan).await?;
@@ -461,8 +461,3 @@ async fn give_at(
     let given = replay.record(FoundRecord { position, kind, epoch, sequence, payload });
     given.map_err(|why| Refusal::new(&window.file.path, position.offset, Cause::Owner(why)))
 }
-
-const _: () = {
-    // A window has room for the longest record.
-    assert!(FILE_OPERATION_BYTES_MAX >= 2 * UNIT_BYTES + HEAD_BYTES + (64 << 10));
-};

@@ -328,12 +328,7 @@ impl Segments {
         match progress {
             Progress::Whole => job.slots += 1,
             Progress::Failed(error) => {
-                return Err(Failure::new(
-                    &self.file.path,
-                    "the header of a segment",
-                    offset,
-                    error,
-                ));
+                return Err(Failure::new(&self.file.path, "the write of a header", offset, error));
             }
             Progress::Part | Progress::NoSpace | Progress::AtEnd => {}
         }

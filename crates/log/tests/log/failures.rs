@@ -57,7 +57,8 @@ fn an_operation_that_fails_loses_nothing_that_was_acknowledged() {
                 healed += 1;
             } else {
                 let text = owner.log.failure().expect("seen above").to_string();
-                assert!(text.starts_with("data/log: "), "{text}");
+                assert!(text.starts_with("data/log, offset "), "{text}");
+                assert!(text.contains(" failed: ") && owner.log.is_idle(), "{text}");
                 assert!(!heals(&disk, fault), "{fault:?} {number}: {text}");
                 latched += 1;
             }

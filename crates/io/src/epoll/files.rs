@@ -1,178 +1,17 @@
-//! Files: a few threads execute the operations, because epoll does not support files, and wake the
-//! poll.
+//! Files: threads execute the operations, because epoll does not support files.
 //!
-//! Upstream:   `Files::submit` queues an operation.
-//! Downstream: a thread carries it out (`execute`); the next poll reports `FileDone`.
-//!
-//! ```text
-//!   submit --> waiting --> a thread: execute --> done --> poll
-//!                                                  |
-//!                                                  +-- was empty: ring the eventfd
-//! ```
-//!
-//! The threads start with the first operation. They inherit the processors and the signals of the
-//! thread that polls.
-//!
-//! Invariants, cited by number where they are asserted:
-//! - I1  `in_flight` counts the operations between `submit` and the report, and is at most
-//!   `FILE_OPERATIONS_MAX`. Both queues have memory for this number, so neither grows.
-//! - I2  The thread that adds the first operation to an empty `done` rings the eventfd. Only the
-//!   poll that takes this edge empties `done`. So no poll sleeps while `done` has an operation.
+//! Upstream:   `Files::submit` takes an operation.
+//! Downstream: `files::threads` carries it out; the poll that takes the edge of the threads' bell
+//!             reports `FileDone`.
 
-use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::{Builder, JoinHandle};
-
-use rustix::event::{EventfdFlags, eventfd};
-
-use super::execute::execute;
 use super::{Epoll, watch};
 use crate::Files;
-use crate::event::Event;
-use crate::files::{FileError, FileOperation};
-use crate::limits::{FILE_OPERATIONS_MAX, FILE_THREADS};
-
-/// The operations of one `Epoll`, and its threads.
-#[derive(Debug, Default)]
-pub(super) struct FileThreads {
-    /// `None` before the first operation.
-    shared: Option<Arc<Shared>>,
-    threads: Vec<JoinHandle<()>>,
-    in_flight: usize,
-    /// Operations that found no thread to carry them out, because the threads could not start.
-    refused: VecDeque<Box<FileOperation>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    queues: Mutex<Queues>,
-    /// Signaled for each operation that waits, and at the end.
-    work: Condvar,
-    /// Rung by the threads (I2).
-    bell: OwnedFd,
-}
-
-#[derive(Debug)]
-struct Queues {
-    waiting: VecDeque<Box<FileOperation>>,
-    done: VecDeque<Box<FileOperation>>,
-    is_over: bool,
-}
-
-impl Shared {
-    fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().expect("a thread that panics ends the process")
-    }
-
-    /// The life of a thread.
-    fn serve(&self) {
-        while let Some(mut operation) = self.next() {
-            execute(&mut operation);
-            let mut queues = self.queues();
-            debug_assert!(queues.done.len() < FILE_OPERATIONS_MAX, "I1");
-            let was_empty = queues.done.is_empty();
-            queues.done.push_back(operation);
-            drop(queues);
-            if was_empty {
-                // It fails only when the counter is full, and then the sleeper is woken anyway.
-                let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes()); // I2
-            }
-        }
-    }
-
-    /// Waits for an operation; `None` at the end.
-    fn next(&self) -> Option<Box<FileOperation>> {
-        let mut queues = self.queues();
-        loop {
-            if queues.is_over {
-                return None;
-            }
-            if let Some(operation) = queues.waiting.pop_front() {
-                return Some(operation);
-            }
-            queues = self.work.wait(queues).expect("a thread that panics ends the process");
-        }
-    }
-}
-
-impl FileThreads {
-    /// Starts the threads, and has `watch` watch their bell.
-    ///
-    /// Errors: out of descriptors, memory or threads.
-    fn start(&mut self, watch: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
-        assert!(self.shared.is_none() && self.threads.is_empty(), "the threads start once");
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let queue = || VecDeque::with_capacity(FILE_OPERATIONS_MAX);
-        let queues = Queues { waiting: queue(), done: queue(), is_over: false };
-        let queues = Mutex::new(queues);
-        let shared = Arc::new(Shared { queues, work: Condvar::new(), bell });
-        for _ in 0..FILE_THREADS {
-            let builder = Builder::new().name("kachel-files".to_owned());
-            let own = Arc::clone(&shared);
-            match builder.spawn(move || own.serve()) {
-                Ok(thread) => self.threads.push(thread),
-                Err(error) if self.threads.is_empty() => return Err(error),
-                Err(_) => break, // The others do all the work.
-            }
-        }
-        let watched = watch(shared.bell.as_fd());
-        self.shared = Some(shared);
-        watched
-    }
-
-    fn push(&mut self, operation: Box<FileOperation>) {
-        let shared = self.shared.as_ref().expect("the threads were started");
-        shared.queues().waiting.push_back(operation);
-        shared.work.notify_one();
-    }
-
-    /// Whether operations are to be reported that no thread rings for.
-    pub(super) fn are_ready(&self) -> bool {
-        !self.refused.is_empty()
-    }
-
-    /// Reports the operations that are done; for the edge of the eventfd (I2).
-    pub(super) fn report_done(&mut self, events: &mut Vec<Event>) {
-        let Some(shared) = &self.shared else { return };
-        let mut queues = shared.queues();
-        assert!(queues.done.len() <= self.in_flight, "I1");
-        self.in_flight -= queues.done.len();
-        queues.done.drain(..).for_each(|operation| Event::report_file(operation, events));
-    }
-
-    /// Reports the operations that found no thread.
-    pub(super) fn report_refused(&mut self, events: &mut Vec<Event>) {
-        assert!(self.refused.len() <= self.in_flight, "I1");
-        self.in_flight -= self.refused.len();
-        self.refused.drain(..).for_each(|operation| Event::report_file(operation, events));
-    }
-
-    /// Ends the threads. Operations that no thread has begun are not carried out. Waits for the
-    /// others.
-    fn end(&mut self) {
-        let Some(shared) = self.shared.take() else { return };
-        let mut queues = shared.queues();
-        queues.is_over = true;
-        queues.waiting.clear();
-        drop(queues);
-        shared.work.notify_all();
-        for thread in self.threads.drain(..) {
-            thread.join().expect("a thread that panics ends the process");
-        }
-    }
-}
-
-impl Drop for FileThreads {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
+use crate::files::FileOperation;
+use crate::limits::FILE_OPERATIONS_MAX;
 
 impl Files for Epoll {
     fn file_room(&self) -> usize {
-        FILE_OPERATIONS_MAX - self.files.in_flight
+        FILE_OPERATIONS_MAX - self.files.in_flight()
     }
 
     fn submit(&mut self, mut operation: Box<FileOperation>) -> Result<(), Box<FileOperation>> {
@@ -180,18 +19,8 @@ impl Files for Epoll {
             return Err(operation);
         }
         operation.begin();
-        self.files.in_flight += 1; // I1
-        if self.files.shared.is_none() {
-            let epoll = &self.epoll;
-            let started = self.files.start(|bell| watch::watch_files(epoll, bell));
-            if let Err(error) = started {
-                self.files.end();
-                operation.complete(Err(FileError::from(error)));
-                self.files.refused.push_back(operation);
-                return Ok(());
-            }
-        }
-        self.files.push(operation);
+        let epoll = &self.epoll;
+        self.files.submit(operation, |bell| watch::watch_files(epoll, bell));
         Ok(())
     }
 }
@@ -200,8 +29,10 @@ impl Files for Epoll {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use rustix::event::{EventfdFlags, eventfd};
+
     use super::*;
-    use crate::event::Wait;
+    use crate::event::{Event, Wait};
     use crate::files::{FileWork, FolderHandle};
     use crate::{Io as _, Limits};
 
@@ -244,8 +75,7 @@ mod tests {
             let mut next = operation.take().expect("it has come back");
             next.work = FileWork::SyncFolder { folder: folder.clone() };
             io.submit(next).unwrap();
-            let shared = Arc::clone(io.files.shared.as_ref().unwrap());
-            while shared.queues().done.is_empty() {
+            while !io.files.is_any_done() {
                 std::thread::yield_now();
             }
             let mut events = Vec::new();

@@ -23,7 +23,6 @@
 
 mod accept;
 mod datagrams;
-mod execute;
 mod files;
 mod receive;
 mod send;
@@ -42,6 +41,7 @@ use crate::Io;
 use crate::event::{
     DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
 };
+use crate::files::FileThreads;
 use crate::inquiry;
 use crate::limits::{Limits, RECEIVE_AREA_BYTES};
 use crate::listener;
@@ -53,7 +53,6 @@ use crate::waker::Waker;
 use accept::Listener;
 use datagrams::Datagrams;
 pub use datagrams::{ReceivedDatagram, receive_datagrams};
-use files::FileThreads;
 
 /// Kernel events taken by one system call.
 const KERNEL_EVENTS_MAX: usize = 128;

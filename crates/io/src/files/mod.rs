@@ -21,10 +21,12 @@
 
 mod buffer;
 mod error;
+mod execute;
 mod handle;
 pub(crate) mod kernel;
 mod name;
 mod operation;
+mod threads;
 
 pub use buffer::AlignedBuffer;
 pub use error::FileError;
@@ -32,3 +34,4 @@ pub(crate) use handle::MemoryPlace;
 pub use handle::{DirectIoRefusal, FileHandle, FolderHandle};
 pub use name::FileName;
 pub use operation::{FileOperation, FileWork, FileWorkKind, OpenMode, Transfer};
+pub(crate) use threads::FileThreads;

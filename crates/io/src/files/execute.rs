@@ -1,6 +1,6 @@
 //! Carrying out an operation on a file by system calls that wait.
 //!
-//! Upstream:   a thread of `files`.
+//! Upstream:   a thread of `threads`.
 //! Downstream: the kernel.
 //!
 //! Invariants, cited by number where they are asserted:
@@ -14,11 +14,12 @@ use rustix::fs::{AtFlags, FallocateFlags};
 use rustix::fs::{fallocate, fdatasync, fsync, openat, renameat, unlinkat};
 use rustix::io::{ReadWriteFlags, pread, pwrite, pwritev2};
 
-use crate::files::kernel::{NEW_FILE_MODE, finish_open, is_refusal, open_flags};
-use crate::files::{FileError, FileOperation, FileWork, Transfer};
+use super::error::FileError;
+use super::kernel::{NEW_FILE_MODE, finish_open, is_refusal, open_flags};
+use super::operation::{FileOperation, FileWork, Transfer};
 
 /// Carries the operation out and completes it.
-pub(super) fn execute(operation: &mut FileOperation) {
+pub(crate) fn execute(operation: &mut FileOperation) {
     let mut result = attempt(operation);
     if let Err(error) = result
         && is_refusal(operation, error)

@@ -52,7 +52,7 @@ pub use event::{
 };
 pub use files::{
     AlignedBuffer, DirectIoRefusal, FileError, FileHandle, FileName, FileOperation, FileWork,
-    FileWorkKind, FolderHandle, OpenMode, Transfer,
+    FileWorkKind, FolderHandle, OpenMode, Transfer, WaitingCall,
 };
 pub use limits::{
     ACCEPT_RETRY_NS, ACCEPTS_MAX, DATAGRAM_BYTES_MAX, DATAGRAMS_MAX, DATAGRAMS_QUEUED_MAX,

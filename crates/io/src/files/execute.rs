@@ -55,6 +55,7 @@ fn attempt(operation: &mut FileOperation) -> Result<usize, FileError> {
         FileWork::SyncFolder { folder } => fsync(folder.fd())?,
         // The kernel closes a descriptor in any case.
         FileWork::Close { file } => drop(file.take().and_then(|file| file.into_last_fd())),
+        FileWork::Call(call) => return call.call(),
     }
     Ok(0)
 }

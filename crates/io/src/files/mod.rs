@@ -33,5 +33,5 @@ pub use error::FileError;
 pub(crate) use handle::MemoryPlace;
 pub use handle::{DirectIoRefusal, FileHandle, FolderHandle};
 pub use name::FileName;
-pub use operation::{FileOperation, FileWork, FileWorkKind, OpenMode, Transfer};
+pub use operation::{FileOperation, FileWork, FileWorkKind, OpenMode, Transfer, WaitingCall};
 pub(crate) use threads::FileThreads;

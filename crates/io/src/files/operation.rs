@@ -16,7 +16,9 @@
 //! - I2  With direct I/O, the offset, the bytes and the memory of a transfer are aligned.
 //! - I3  An operation completes once each time it is submitted.
 
+use std::any::Any;
 use std::convert::Infallible;
+use std::fmt::Debug;
 
 use super::buffer::AlignedBuffer;
 use super::error::FileError;
@@ -76,6 +78,15 @@ impl Transfer {
             assert!(is_aligned && self.buffer.is_aligned_to(alignment), "I2: the memory");
         }
     }
+}
+
+/// Work of the owner's own that waits, such as a call of a library that has files of its own.
+///
+/// It comes back in its operation with what it has found. Its owner gets it back as what it was by
+/// `Box<dyn Any>`.
+pub trait WaitingCall: Any + Debug + Send {
+    /// Does the work, on a thread that may wait. The result is that of the operation.
+    fn call(&mut self) -> Result<usize, FileError>;
 }
 
 /// The work of an operation. It stays here after the operation has completed.
@@ -153,6 +164,9 @@ pub enum FileWork {
         /// The file; `None` after the operation.
         file: Option<FileHandle>,
     },
+    /// Does work that is no operation on a file of ours. Each backend has threads for it, and a
+    /// disk in memory does it when it is due.
+    Call(Box<dyn WaitingCall>),
 }
 
 /// The kinds of [`FileWork`].
@@ -178,6 +192,8 @@ pub enum FileWorkKind {
     SyncFolder,
     /// See [`FileWork::Close`].
     Close,
+    /// See [`FileWork::Call`].
+    Call,
 }
 
 impl FileWork {
@@ -195,6 +211,7 @@ impl FileWork {
             Self::Unlink { .. } => FileWorkKind::Unlink,
             Self::SyncFolder { .. } => FileWorkKind::SyncFolder,
             Self::Close { .. } => FileWorkKind::Close,
+            Self::Call(_) => FileWorkKind::Call,
         }
     }
 

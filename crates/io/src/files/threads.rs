@@ -152,6 +152,11 @@ impl FileThreads {
         self.shared.as_ref().is_some_and(|shared| !shared.queues().done.is_empty())
     }
 
+    /// The bell that the threads ring; `None` before the first operation.
+    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.as_ref().map(|shared| shared.bell.as_fd())
+    }
+
     /// Whether operations are to be reported that no thread rings for.
     pub(crate) fn are_ready(&self) -> bool {
         !self.refused.is_empty()

@@ -1,7 +1,9 @@
-//! Files: each operation is one op of the ring that also serves the sockets.
+//! Files: each operation is one op of the ring that also serves the sockets. Threads do the work
+//! that is no operation of the kernel ([`FileWork::Call`]).
 //!
 //! Upstream:   `Files::submit` takes an operation; its op goes to the kernel with the next poll.
-//! Downstream: the completion becomes `FileDone`, in the poll that takes it.
+//! Downstream: the completion becomes `FileDone`, in the poll that takes it; that of a call when
+//!             the bell of the threads rings.
 //!
 //! Neither files nor buffers are registered with the ring. A handle is used with every ring of the
 //! process, so each ring would have to register each file, and look it up to find its number.
@@ -9,6 +11,7 @@
 //! Invariants, cited by number where they are asserted:
 //! - I1  An operation is in its slot from `submit` until its last completion, and the slot is free
 //!   otherwise. The token of its op is the number of the slot.
+//! - I2  Operations in slots and calls together are at most `FILE_OPERATIONS_MAX`.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -53,7 +56,8 @@ impl FileSlots {
 
 impl Files for Uring {
     fn file_room(&self) -> usize {
-        self.files.free.len()
+        let room = self.files.free.len().checked_sub(self.calls.in_flight());
+        room.expect("I2: each was submitted while there was room")
     }
 
     fn submit(&mut self, mut operation: Box<FileOperation>) -> Result<(), Box<FileOperation>> {
@@ -61,10 +65,21 @@ impl Files for Uring {
             return Err(operation);
         }
         operation.begin();
-        self.begin_file(operation);
+        if matches!(operation.work, FileWork::Call(_)) {
+            let ring = &mut self.ring;
+            self.calls.submit(operation, |bell| {
+                ring.watch_doorbell(bell, CALLS);
+                Ok(())
+            });
+        } else {
+            self.begin_file(operation);
+        }
         Ok(())
     }
 }
+
+/// The token of the op that watches the bell of the threads.
+const CALLS: Token = Token { operation: Operation::Calls, index: 0 };
 
 impl Uring {
     /// Queues the op of an operation.
@@ -90,6 +105,15 @@ impl Uring {
         //   where nothing reads or changes it.
         // - `Uring` ends the op before it is dropped, or never frees the memory (ring, I1).
         unsafe { self.ring.push(op, Token::new(kind, index)) };
+    }
+
+    /// Handles an edge of the bell of the threads.
+    pub(super) fn calls_done(&mut self, completion: Completion, events: &mut Vec<Event>) {
+        if !completion.more {
+            let bell = self.calls.bell().expect("what is watched is there");
+            self.ring.watch_doorbell(bell, CALLS);
+        }
+        self.calls.report_done(events);
     }
 
     /// Handles the completion of an operation.
@@ -128,6 +152,7 @@ fn op_of(operation: &mut FileOperation) -> squeue::Entry {
     }
     match &mut operation.work {
         FileWork::Idle | FileWork::Open { .. } => unreachable!("opens are above, no other begins"),
+        FileWork::Call(_) => unreachable!("a thread does it"),
         FileWork::Read(transfer) => {
             let file = fd(transfer.file.fd());
             let (offset, memory) = (transfer.offset, transfer.memory_mut());

@@ -41,6 +41,7 @@ use crate::accept_hold::until_retry;
 use crate::event::{
     DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
 };
+use crate::files::FileThreads;
 use crate::inquiry;
 use crate::limits::{EVENTS_MAX, Limits};
 use crate::listener;
@@ -64,6 +65,8 @@ pub struct Uring {
     listeners: Vec<Listener>,
     datagrams: Datagrams,
     files: FileSlots,
+    /// The work that is no operation of the kernel.
+    calls: FileThreads,
     /// Sockets for which the next poll with room arms a receive (I3).
     unarmed: Vec<SocketId>,
     /// Sockets whose receive found no buffer. The next poll arms them before those of `unarmed`:
@@ -134,6 +137,7 @@ impl Uring {
             listeners: Vec::new(),
             datagrams: Datagrams::default(),
             files: FileSlots::default(),
+            calls: FileThreads::default(),
             unarmed: Vec::new(),
             hungry: Vec::new(),
             unsent: Vec::new(),
@@ -195,6 +199,7 @@ impl Uring {
             Operation::File | Operation::OpenFile | Operation::CloseFile => {
                 self.file_done(completion, events);
             }
+            Operation::Calls => self.calls_done(completion, events),
         }
     }
 
@@ -255,12 +260,13 @@ impl Io for Uring {
         self.arm_datagrams();
         self.flush(events);
         self.datagrams.flush(events);
-        let busy = events.len() > before || !self.unarmed.is_empty();
+        let busy = events.len() > before || !self.unarmed.is_empty() || self.calls.are_ready();
         self.enter(if busy { Wait::Now } else { wait }, events)?;
         for _ in 0..EVENTS_MAX {
             let Some(completion) = self.ring.next_completion() else { break };
             self.complete(completion, events);
         }
+        self.calls.report_refused(events);
         Ok(())
     }
 

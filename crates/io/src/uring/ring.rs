@@ -69,6 +69,8 @@ pub(super) enum Operation {
     OpenFile,
     /// An operation on a file that closes its descriptor (I5).
     CloseFile,
+    /// The bell of the threads that do the work that waits.
+    Calls,
 }
 
 impl Operation {
@@ -107,6 +109,7 @@ impl Token {
             9 => Operation::File,
             10 => Operation::OpenFile,
             11 => Operation::CloseFile,
+            12 => Operation::Calls,
             other => unreachable!("no op of ours has the operation {other}"),
         };
         Self { operation, index: user_data as u32 }
@@ -633,9 +636,9 @@ mod tests {
     #[test]
     fn tokens_survive_the_kernel() {
         use Operation::{Accept, Cancel, CancelAccept, Doorbell, Receive, Send};
-        use Operation::{CancelDatagrams, CloseFile, Datagrams, File, OpenFile};
+        use Operation::{Calls, CancelDatagrams, CloseFile, Datagrams, File, OpenFile};
         let connections = [Doorbell, Accept, CancelAccept, Receive, Send, Cancel];
-        let others = [Datagrams, CancelDatagrams, File, OpenFile, CloseFile];
+        let others = [Datagrams, CancelDatagrams, File, OpenFile, CloseFile, Calls];
         for operation in connections.into_iter().chain(others) {
             let token = Token::new(operation, u32::MAX as usize);
             assert_eq!(Token::from_user_data(token.to_user_data()), token);

@@ -1,13 +1,14 @@
 //! Operations on files: their results, their errors, and that each is reported once with its
 //! memory.
 
+use std::any::Any;
 use std::collections::HashSet;
 use std::fs::File;
 use std::time::Instant;
 
 use kachel_io::{
     AlignedBuffer, FILE_OPERATIONS_MAX, FileError, FileHandle, FileName, FileOperation, FileWork,
-    Files as _, FolderHandle, Limits, OpenMode, Transfer, Wait,
+    Files as _, FolderHandle, Limits, OpenMode, Transfer, Wait, WaitingCall,
 };
 
 use crate::FilesDoor;
@@ -26,7 +27,25 @@ crate::behaviors! {
     a_wait_ends_when_an_operation_is_done: epoll uring;
     polls_that_do_not_wait_report_operations: epoll uring memory;
     an_operation_on_a_file_is_no_wake_of_another_thread: epoll uring memory;
+    calls_that_wait_come_back_with_what_they_found_and_stop_nothing: epoll uring memory;
     files_that_refuse_direct_io_use_the_page_cache_and_it_is_said_once: epoll uring;
+}
+
+/// A call that computes a square.
+#[derive(Debug)]
+struct Square {
+    of: u64,
+    found: Option<u64>,
+}
+
+impl WaitingCall for Square {
+    fn call(&mut self) -> Result<usize, FileError> {
+        if self.of == 0 {
+            return Err(FileError::IO);
+        }
+        self.found = Some(self.of * self.of);
+        Ok(self.of as usize)
+    }
 }
 
 /// A block of the file system: aligned for any disk.
@@ -338,4 +357,41 @@ fn files_that_refuse_direct_io_use_the_page_cache_and_it_is_said_once<D: FilesDo
         assert_eq!(*line, wanted);
     }
     assert!(folder.path() == "/proc/self" && D::KIND != "memory");
+}
+
+fn calls_that_wait_come_back_with_what_they_found_and_stop_nothing<D: FilesDoor>(
+    mut bench: Bench<D>,
+) {
+    let (folder, _shelf) = D::folder(&mut bench.io);
+    let all = FILE_OPERATIONS_MAX as u64;
+    for round in 0..3 {
+        for number in 0..all {
+            let mut operation = FileOperation::new(number);
+            // Every other one is an operation of the kernel.
+            operation.work = match number % 2 {
+                0 => FileWork::Call(Box::new(Square { of: number / 2, found: None })),
+                _ => FileWork::SyncFolder { folder: folder.clone() },
+            };
+            assert_eq!(bench.io.file_room() as u64, all - number, "round {round}");
+            bench.io.submit(operation).expect("there is room");
+        }
+        let mut one_more = FileOperation::new(all);
+        one_more.work = FileWork::Call(Box::new(Square { of: 1, found: None }));
+        assert!(bench.io.submit(one_more).is_err(), "the limit is that of both kinds");
+        bench.poll_until("all", |log| log.files.len() as u64 == all);
+        for mut operation in bench.log.files.drain(..) {
+            let (number, result) = (operation.token, operation.result());
+            match std::mem::take(&mut operation.work) {
+                FileWork::SyncFolder { .. } => assert!(number % 2 == 1 && result == Ok(0)),
+                FileWork::Call(call) => {
+                    let call: Box<dyn Any> = call;
+                    let Square { of, found } = *call.downcast().expect("what was submitted");
+                    assert!(of == number / 2 && number % 2 == 0);
+                    let wanted = (of > 0).then_some(of * of);
+                    assert_eq!((found, result.ok()), (wanted, wanted.map(|_| of as usize)));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }

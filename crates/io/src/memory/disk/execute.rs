@@ -59,6 +59,7 @@ impl DiskState {
                 Ok(0)
             }
             _ if !is_done => Ok(0),
+            FileWork::Call(call) => call.call(),
             FileWork::Open { folder, name, mode, opened, .. } => {
                 self.collect(); // Handles may have been dropped.
                 let direct = self.is_direct(operation, None, fault);

@@ -309,7 +309,7 @@ impl DiskState {
             | FileWork::Rename { folder, .. }
             | FileWork::Unlink { folder, .. }
             | FileWork::SyncFolder { folder } => folder.in_memory(),
-            FileWork::Close { .. } | FileWork::Idle => return false,
+            FileWork::Close { .. } | FileWork::Call(_) | FileWork::Idle => return false,
         };
         place.disk == self.number
     }

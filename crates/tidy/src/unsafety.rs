@@ -69,9 +69,14 @@ fn in_unsafe_crate(path: &str) -> bool {
 /// Whether the `unsafe` at `at` begins a block, function, impl, trait or attribute, not a type.
 fn is_place(code: &str, at: usize) -> bool {
     let rest = code[at + "unsafe".len()..].trim_start();
+    // The name of the calling convention may be blank here.
+    let behind_extern = |rest: &str| rest.trim_start_matches(['"', ' ', 'C']).to_owned();
+    let function = rest.strip_prefix("extern").map_or_else(|| rest.to_owned(), behind_extern);
+    if let Some(rest) = function.strip_prefix("fn") {
+        return !rest.trim_start().starts_with('(');
+    }
     let opens = ["{", "impl", "trait", "extern", "(no_mangle", "(export"];
     opens.iter().any(|open| rest.starts_with(open))
-        || rest.strip_prefix("fn").is_some_and(|rest| !rest.trim_start().starts_with('('))
 }
 
 /// Whether a comment with `SAFETY` or `# Safety` is on the line or close above it.
@@ -106,6 +111,8 @@ mod tests {
         let tree =
             tree.with("a.rs", "// unsafe { }\n#![forbid(unsafe_code)]\ntype F = unsafe fn();");
         assert_eq!(whats(&tree), [""; 0]);
+        let tree = tree.with("a.rs", "type F = unsafe extern \"C\" fn();");
+        assert_eq!(whats(&tree), [""; 0]);
     }
 
     #[test]
@@ -129,6 +136,8 @@ mod tests {
         for text in [
             "fn f() { unsafe { g() } }\n",
             "unsafe impl Send for X {}\n",
+            "unsafe extern \"C\" fn f() {}\n",
+            "unsafe extern \"C\" { fn f(); }\n",
             "pub unsafe fn f() {}\n",
             &format!("// SAFETY: far away.\n{}unsafe {{ }}\n", "\n".repeat(20)),
             "let s = \"SAFETY:\";\nunsafe { g() }\n",

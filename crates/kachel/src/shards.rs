@@ -166,7 +166,6 @@ pub(crate) fn start<O: ServedEngines>(
     shared.sockets = sockets.described(options);
     shared.udp.own_ports = sockets.udp_ports.clone();
     if let Some(encryption) = &encryption {
-        encryption.start()?;
         shared.certificates = Certificates::Readable;
         shared.other_counts.push(encryption.counts());
     }
@@ -185,6 +184,10 @@ pub(crate) fn start<O: ServedEngines>(
     let hasher = KeyHasher::new(seeds, shared.homes.engines());
     let mut engines = opener.open(&opening(options, hasher, &shared))?;
     report_changes(&mut engines, &shared)?;
+    // The engines have made sure that there is address space for its thread.
+    if let Some(encryption) = &encryption {
+        encryption.start()?;
+    }
     if let Some(found) = found {
         let loaded = O::load(found, engines, hasher, origin, kachel_host::is_end_pending);
         let Some(loaded) = loaded else { return Ok(None) };

@@ -12,6 +12,7 @@ use kachel_host::Budget;
 use crate::contract::Engine;
 use crate::key::KeyHasher;
 use crate::options::EngineOptions;
+use crate::time::Now;
 
 /// What every kind of engine needs to be opened.
 #[derive(Clone, Debug)]
@@ -32,6 +33,9 @@ pub struct Opening {
     /// space in several pieces first checks that all pieces and these bytes are free together.
     /// Otherwise a small allocation after one of the pieces could fail and end the process.
     pub process_bytes: u64,
+    /// The time at which the process starts. By it an engine that keeps Unix times over a restart
+    /// converts them.
+    pub start: Now,
 }
 
 /// Opens all engines of a process. It is no part of [`Engine`], because what the engines of one

@@ -182,7 +182,7 @@ pub(crate) fn start<O: ServedEngines>(
         begin_pipe(pipe, options, &sockets, &shared, seeds, origin.start_ns());
     }
     let hasher = KeyHasher::new(seeds, shared.homes.engines());
-    let mut engines = opener.open(&opening(options, hasher, &shared))?;
+    let mut engines = opener.open(&opening(options, hasher, &shared, origin))?;
     report_changes(&mut engines, &shared)?;
     // The engines have made sure that there is address space for its thread.
     if let Some(encryption) = &encryption {
@@ -316,7 +316,12 @@ fn address_of(socket: &OwnedFd, options: &ServeOptions, transport: &str) -> Stri
 }
 
 /// What the engines need to be opened.
-fn opening(options: &ServeOptions, hasher: KeyHasher, shared: &Shared) -> Opening {
+fn opening(
+    options: &ServeOptions,
+    hasher: KeyHasher,
+    shared: &Shared,
+    origin: ClockOrigin,
+) -> Opening {
     let engine = EngineOptions {
         evict: options.evict,
         cas: options.cas,
@@ -336,6 +341,7 @@ fn opening(options: &ServeOptions, hasher: KeyHasher, shared: &Shared) -> Openin
         budget: Arc::clone(&shared.budget),
         budget_bytes_max: budget_bytes_max(options),
         process_bytes: threads * THREAD_BYTES + PROCESS_BYTES,
+        start: shared.now(&origin, SystemClock.now_ns()),
     }
 }
 

@@ -74,11 +74,17 @@ pub struct FlushWord(CachePadded<AtomicU64>);
 impl Default for FlushWord {
     /// A word with no flush so far.
     fn default() -> Self {
-        Self(CachePadded::new(AtomicU64::new(0)))
+        Self::resumed(0, 0)
     }
 }
 
 impl FlushWord {
+    /// The word of a process that goes on from an earlier one: there were `epoch` flushes, and one
+    /// is pending in second `due`, unless that is 0.
+    pub fn resumed(epoch: u32, due: u32) -> Self {
+        Self(CachePadded::new(AtomicU64::new(Flushed::new(epoch, due).0)))
+    }
+
     /// Loads the word. Cost: one load.
     #[inline]
     pub fn load(&self) -> Flushed {
@@ -185,7 +191,7 @@ mod tests {
             let next = epoch.wrapping_add(1);
             assert!(is_before(epoch, next) && !is_before(epoch, epoch) && !is_before(next, epoch));
         }
-        let word = FlushWord(CachePadded::new(AtomicU64::new(u64::from(u32::MAX) << 32)));
+        let word = FlushWord::resumed(u32::MAX, 0);
         word.flush(9);
         assert_eq!(word.load(), Flushed::new(0, 0));
     }

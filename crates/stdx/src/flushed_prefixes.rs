@@ -84,6 +84,12 @@ impl<'p> BytePrefix<'p> {
         self.bytes
     }
 
+    /// What follows the prefix in a longer string. `None`: any byte.
+    #[must_use]
+    pub const fn delimiter(&self) -> Option<u8> {
+        self.delimiter
+    }
+
     /// Whether this prefix takes `string`.
     #[must_use]
     pub fn takes(&self, string: &[u8]) -> bool {

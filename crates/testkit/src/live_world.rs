@@ -76,7 +76,7 @@ impl<E: FileEngine + Send + 'static> LiveWorld<E> {
     /// Starts a server over the engines that `opener` opens. `around` is around the calls of each
     /// shard to its backend. The server has no UDP, and the clock of the machine.
     ///
-    /// Errors: the kernel forbids the backend.
+    /// Errors: the kernel forbids the backend, or the engines cannot be opened.
     ///
     /// # Panics
     /// If memory, descriptors or threads are out.
@@ -91,9 +91,9 @@ impl<E: FileEngine + Send + 'static> LiveWorld<E> {
         let budget = Arc::new(Budget::new(options.memory_bytes));
         let shared = Arc::new(Shared::new(options.shared(), budget));
         let hasher = KeyHasher::new(options.seeds, shared.homes.engines());
-        let engines = opener.open(&options.opening(&shared, hasher)).expect("address space");
-        let engines = Engines::new(engines, shared.homes, options.crew);
         let origin = ClockOrigin::new(SystemClock.now_ns(), SystemClock.unix_s());
+        let opening = options.opening(&shared, hasher, origin);
+        let engines = Engines::new(opener.open(&opening)?, shared.homes, options.crew);
         let socket =
             listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), options.plain.connections_max, false);
         let socket = socket.expect("a port of the loopback");

@@ -362,6 +362,7 @@ mod tests {
             budget: Arc::clone(&budget),
             budget_bytes_max: 1 << 20,
             process_bytes: 0,
+            start: now(),
         };
         let plain = PlainOpener(folder).open(&opening).expect("memory").pop().expect("one engine");
         (plain, hasher, budget)

@@ -118,8 +118,21 @@ impl Default for WorldOptions {
 }
 
 impl WorldOptions {
+    /// What the engines of a server are opened with that nobody starts.
+    #[must_use]
+    pub fn opening_alone(&self) -> Opening {
+        let shared = Shared::new(self.shared(), Arc::new(Budget::new(self.memory_bytes)));
+        let hasher = KeyHasher::new(self.seeds, shared.homes.engines());
+        self.opening(&shared, hasher, ClockOrigin::new(0, self.start_unix_s))
+    }
+
     /// What the engines of the server are opened with.
-    pub(crate) fn opening(&self, shared: &Shared, hasher: KeyHasher) -> Opening {
+    pub(crate) fn opening(
+        &self,
+        shared: &Shared,
+        hasher: KeyHasher,
+        origin: ClockOrigin,
+    ) -> Opening {
         Opening {
             engines: shared.homes.engines(),
             cores: shared.homes.cores(),
@@ -133,6 +146,7 @@ impl WorldOptions {
             budget: Arc::clone(&shared.budget),
             budget_bytes_max: self.memory_bytes,
             process_bytes: 0,
+            start: origin.start(),
         }
     }
 
@@ -295,7 +309,8 @@ impl<A: Around, E: FileEngine> World<A, E> {
         let origin = ClockOrigin::new(0, options.start_unix_s);
         let times = || (0..options.shards).map(|_| Rc::default()).collect();
         let [lags_ns, ran_ns]: [Vec<Rc<Cell<u64>>>; 2] = [times(), times()];
-        let engines = opener.open(&options.opening(&shared, hasher)).expect("address space");
+        let engines =
+            opener.open(&options.opening(&shared, hasher, origin)).expect("address space");
         let engines = Engines::new(engines, homes, options.crew);
         let shards: Vec<_> = (0..options.shards)
             .zip(endpoints)

@@ -57,10 +57,16 @@ impl HeapCommon {
     /// The part that all engines of one process share. It is made before the first engine.
     #[must_use]
     pub fn new(opening: &Opening) -> Self {
+        Self::with_flushes(opening, FlushWord::default())
+    }
+
+    /// The same, for a process that goes on from the flushes of an earlier one.
+    #[must_use]
+    pub fn with_flushes(opening: &Opening, flushes: FlushWord) -> Self {
         Self {
             options: opening.options,
             budget: Arc::clone(&opening.budget),
-            flushes: Arc::default(),
+            flushes: Arc::new(flushes),
             prefixes: Arc::new(FlushedPrefixes::new(opening.engines)),
             cores: Arc::new(Quiescence::new(usize::from(opening.cores) + READERS_BESIDE)),
         }
@@ -70,6 +76,21 @@ impl HeapCommon {
     #[must_use]
     pub fn epoch(&self, now: &Now) -> u32 {
         self.flushes.settle(now.second).epoch()
+    }
+
+    /// The word of all flushes, for an engine that keeps it over a restart.
+    #[must_use]
+    pub const fn flushes(&self) -> &Arc<FlushWord> {
+        &self.flushes
+    }
+
+    /// A value on the heap. Its bytes are charged even if that overdraws the budget: the engine
+    /// bounds how many values it holds.
+    #[must_use]
+    pub fn value(&self, bytes: Box<[u8]>) -> HeapValue {
+        let mut charge = Charge::none(&self.budget);
+        charge.add(bytes.len() as u64, u64::MAX).expect("an overdraft without a limit");
+        HeapValue::new(bytes, charge)
     }
 }
 
@@ -204,6 +225,20 @@ pub struct HeapUpload {
     charge: Charge,
 }
 
+impl HeapUpload {
+    /// The bytes that have been received.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The value that was received.
+    #[must_use]
+    pub fn into_value(self) -> HeapValue {
+        HeapValue::new(self.bytes.into_boxed_slice(), self.charge)
+    }
+}
+
 impl ReceiveValue for HeapUpload {
     fn write(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         self.charge.add(bytes.len() as u64, 0)?;
@@ -269,7 +304,7 @@ impl HeapItem {
                 let Block::Upload(upload) = std::mem::replace(block, Block::None) else {
                     unreachable!("it was an upload")
                 };
-                Some(HeapValue::new(upload.bytes.into_boxed_slice(), upload.charge))
+                Some(upload.into_value())
             }
             (value, block) => {
                 let block: &[u8] = match block {
@@ -332,9 +367,7 @@ impl HeapItem {
     /// that overdraws the budget: the engine bounds what it reads at a time.
     pub fn warm(&mut self, value: &[u8], common: &HeapCommon) {
         assert!(value.len() == self.value_bytes, "it is the value of this item");
-        let mut charge = Charge::none(&common.budget);
-        charge.add(value.len() as u64, u64::MAX).expect("an overdraft without a limit");
-        self.value = Some(HeapValue::new(value.into(), charge));
+        self.value = Some(common.value(value.into()));
     }
 
     /// Whether the item has expired.

@@ -40,6 +40,7 @@ impl Shards {
             budget: Arc::new(Budget::new(MEMORY_BYTES)),
             budget_bytes_max: MEMORY_BYTES,
             process_bytes: 0,
+            start: origin.start(),
         };
         let caches = CacheOpener::default().open(&opening).expect("memory");
         Self { caches, hasher, origin }

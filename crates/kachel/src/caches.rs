@@ -1,5 +1,5 @@
-//! The engines of the server: caches. This is the one place that chooses their kind; the rest of
-//! the crate is generic over it.
+//! What the server needs of its engines, and engines that are caches. The crate is generic over the
+//! kind of the engines; `main` chooses it.
 //!
 //! Upstream:   `main` passes the opener to `serve`.
 //! Downstream: `cache` opens the engines; `restart` loads and saves their items.
@@ -14,6 +14,21 @@ use crate::restart::{Claim, Found};
 
 /// Engines that a server process can serve with.
 pub(crate) trait ServedEngines: OpenEngines<Engine: FileEngine + Send + 'static> {
+    /// Whether each I/O backend has a shard that was compiled for it. It costs the time of a
+    /// compilation, and saves a branch for each call of the backend.
+    const HAS_SHARD_PER_BACKEND: bool;
+
+    /// The number of engines of the data that they keep. `None` if there is none yet.
+    fn kept_engines(&self) -> Option<u16> {
+        None
+    }
+
+    /// The most files that this number of engines have open.
+    fn files_max(engines: u16) -> u64 {
+        let _nothing_is_on_a_disk = engines;
+        0
+    }
+
     /// The pages in which the items are.
     fn pages(engines: &Engines<Self::Engine>) -> PageKind;
 
@@ -48,6 +63,8 @@ pub(crate) fn opener(options: &ServeOptions) -> CacheOpener {
 }
 
 impl ServedEngines for CacheOpener {
+    const HAS_SHARD_PER_BACKEND: bool = true;
+
     fn pages(engines: &Engines<Cache>) -> PageKind {
         CacheCommon::pool(engines.common()).pages()
     }

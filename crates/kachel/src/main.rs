@@ -32,6 +32,7 @@ mod probe;
 mod reload;
 mod restart;
 mod rings;
+mod rocks;
 mod serve;
 mod shard_options;
 mod shards;
@@ -41,14 +42,14 @@ mod users;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use kachel_options::Command;
+use kachel_options::{Command, EngineMode, ServeOptions};
 
 #[expect(clippy::print_stderr, reason = "the refusal of a command is no line of the log")]
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_else(|| "kachel".into());
     match kachel_options::parse(words, &called_as) {
-        Ok(Command::Serve(options)) => serve::run(&caches::opener(&options), *options),
+        Ok(Command::Serve(options)) => serve(*options),
         Ok(Command::Load(words)) => load::run(words),
         Ok(Command::Probe(words)) => probe::run(words),
         Ok(Command::Top(words)) => kachel_top::top(&words),
@@ -57,6 +58,17 @@ fn main() -> ExitCode {
             eprintln!("{error}");
             ExitCode::from(error.exit_code)
         }
+    }
+}
+
+/// Serves with the engines that the options name.
+fn serve(options: ServeOptions) -> ExitCode {
+    match options.engine {
+        EngineMode::Cache | EngineMode::Store => serve::run(&caches::opener(&options), options),
+        EngineMode::Rocksdb => match rocks::opener(&options) {
+            Ok(opener) => serve::run(&opener, options),
+            Err(failure) => serve::refuse(&failure, options.called_as),
+        },
     }
 }
 

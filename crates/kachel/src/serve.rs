@@ -35,7 +35,7 @@ use kachel_host::{
 use kachel_net::{Mechanisms, Users};
 use kachel_options::{
     CalledAs, KACHEL_VERSION, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
-    TEST_ENGINES_ENV, TEST_TIME_ENV,
+    TEST_ENGINES_ENV, TEST_ROCKSDB_ENV, TEST_TIME_ENV,
 };
 use kachel_stdx::plural;
 
@@ -68,17 +68,21 @@ pub(crate) fn run<O: ServedEngines>(opener: &O, options: ServeOptions) -> ExitCo
         say!(Warning, "{report}");
     }
     let called_as = options.called_as;
+    let is_checked = options.checks_only;
     let ended =
-        if options.checks_only { check::<O>(&options).map(|()| 0) } else { serve(opener, options) };
+        if is_checked { check(opener, &options).map(|()| 0) } else { serve(opener, options) };
     let exit_code = match ended {
-        Ok(exit_code) => exit_code,
-        Err(failure) => {
-            say!(Error, "{failure}");
-            failure.exit_code(called_as)
-        }
+        Ok(exit_code) => ExitCode::from(exit_code),
+        Err(failure) => refuse(&failure, called_as),
     };
     kachel_host::finish_log();
-    ExitCode::from(exit_code)
+    exit_code
+}
+
+/// Says why the server does not start or has failed.
+pub(crate) fn refuse(failure: &Failure, called_as: CalledAs) -> ExitCode {
+    say!(Error, "{failure}");
+    ExitCode::from(failure.exit_code(called_as))
 }
 
 /// Has a panic of any thread end the process after its message (I5).
@@ -104,15 +108,16 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     // Read before the working folder may change.
     let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
     let cores = Cores::of_this_process();
-    let threads = thread_count::<O>(&options, &cores)?;
+    let threads = thread_count(opener, &options, &cores)?;
     let shard_ports = options.shard_ports(threads)?;
     let udp_shard_ports = options.udp_shard_ports(threads)?;
 
-    raise_limits(&options, threads)?;
+    let files = O::files_max(shards::engine_count(opener, &options, threads));
+    raise_limits(&options, threads, files)?;
     let pipe = SmartPipe::load(&options);
     let read = read_files(&options, threads)?; // I1
     let Read { users_file, users, encryption, token_file, token } = read;
-    warn_of_tests(&options, threads);
+    warn_of_tests(opener, &options, threads);
     if !kachel_host::is_address_space_free() {
         kachel_host::share_one_arena(); // Before the first thread takes one of its own.
     }
@@ -189,13 +194,16 @@ fn end<O: ServedEngines>(
 }
 
 /// Prints which variables that only tests may set are there.
-fn warn_of_tests(options: &ServeOptions, threads: u16) {
+fn warn_of_tests<O: ServedEngines>(opener: &O, options: &ServeOptions, threads: u16) {
     if std::env::var_os(TEST_TIME_ENV).is_some() {
         say!(Warning, "{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
     }
     if std::env::var_os(TEST_ENGINES_ENV).is_some() {
-        let engines = shards::engine_count(options, threads);
+        let engines = shards::engine_count(opener, options, threads);
         say!(Warning, "{TEST_ENGINES_ENV}: {engines} engines; this is for tests only");
+    }
+    if std::env::var_os(TEST_ROCKSDB_ENV).is_some() {
+        say!(Warning, "{TEST_ROCKSDB_ENV}: not RocksDB's own library; this is for tests only");
     }
 }
 
@@ -298,8 +306,12 @@ fn say_what_was_obtained(
 }
 
 /// The number of threads: `-t`, or one per core, but no more than fit into `-m`.
-fn thread_count<O: ServedEngines>(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
-    let bytes_min = |threads| O::budget_bytes_min(shards::engine_count(options, threads));
+fn thread_count<O: ServedEngines>(
+    opener: &O,
+    options: &ServeOptions,
+    cores: &Cores,
+) -> Result<u16, Failure> {
+    let bytes_min = |threads| O::budget_bytes_min(shards::engine_count(opener, options, threads));
     let fits = |threads| bytes_min(threads) <= options.memory_bytes;
     match options.threads {
         Some(threads) if fits(threads) => Ok(threads),
@@ -321,8 +333,9 @@ fn exit_code(failed: &AtomicBool) -> u8 {
     if failed.load(Ordering::Relaxed) { EXIT_FAILED } else { 0 }
 }
 
-/// Raises limits before root is given up, because raising them may require root.
-fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
+/// Raises limits before root is given up, because raising them may require root. `of_engines` is
+/// the most files that the engines have open.
+fn raise_limits(options: &ServeOptions, threads: u16, of_engines: u64) -> Result<(), Failure> {
     if options.core_dumps && !kachel_host::allow_core_files() {
         return Err(Failure::machine("-r: the limit on core files is 0 and cannot be raised"));
     }
@@ -335,7 +348,7 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     let of_shards = u64::from(threads) * (FILES_PER_SHARD + own_listeners + udp_sockets);
     let of_handshakes = if options.tls.enabled { Encryption::files(threads) } else { 0 };
     let of_admin = options.admin.listen.as_ref().map_or(0, |_| DESCRIPTORS_MAX);
-    let wanted = connections + of_shards + of_handshakes + of_admin + FILES_OTHER;
+    let wanted = connections + of_shards + of_handshakes + of_admin + of_engines + FILES_OTHER;
     let limit = kachel_host::raise_open_files(wanted);
     if limit < connections {
         return Err(Failure::machine(format!(
@@ -389,9 +402,9 @@ fn read_files(options: &ServeOptions, threads: u16) -> Result<Read, Failure> {
 /// Checks what a start with these options would read, and does not listen.
 ///
 /// Errors: those of the start, all of them as wrong usage.
-fn check<O: ServedEngines>(options: &ServeOptions) -> Result<(), Failure> {
+fn check<O: ServedEngines>(opener: &O, options: &ServeOptions) -> Result<(), Failure> {
     let cores = Cores::of_this_process();
-    let checked = thread_count::<O>(options, &cores).and_then(|threads| {
+    let checked = thread_count(opener, options, &cores).and_then(|threads| {
         options.shard_ports(threads)?;
         options.udp_shard_ports(threads)?;
         check_folder("-e", options.memory_file.as_deref())?;

@@ -160,7 +160,7 @@ pub(crate) fn start<O: ServedEngines>(
     let budget = Arc::new(Budget::new(options.memory_bytes));
     let of_all = u16::try_from(sockets.of_all.len()).expect("a few listeners");
     let mut shared = shared_options(options, shards, &sockets.protocols);
-    shared.engines = Some(engine_count(options, shards));
+    shared.engines = Some(engine_count(opener, options, shards));
     shared.listeners =
         sockets.of_all.iter().map(|socket| address_of(socket, options, "tcp")).collect();
     shared.sockets = sockets.described(options);
@@ -211,9 +211,17 @@ pub(crate) fn start<O: ServedEngines>(
     spawn(options.io, &plan, shards, sockets, encryption.as_ref()).map(Some)
 }
 
-/// The number of engines: one for each thread that may have keys, unless a test asks for another
-/// number. More engines or fewer would gain nothing for items in memory.
-pub(crate) fn engine_count(options: &ServeOptions, threads: u16) -> u16 {
+/// The number of engines: that of the data, if there is some. Otherwise one for each thread that
+/// may have keys, unless a test asks for another number. More engines or fewer would gain nothing
+/// for items in memory.
+pub(crate) fn engine_count<O: ServedEngines>(
+    opener: &O,
+    options: &ServeOptions,
+    threads: u16,
+) -> u16 {
+    if let Some(kept) = opener.kept_engines() {
+        return kept;
+    }
     let with_keys = options.roles.map_or(threads, |roles| roles.shard);
     debug_assert!((1..=threads).contains(&with_keys), "some thread is the home of the engines");
     let asked = std::env::var(TEST_ENGINES_ENV).ok().and_then(|text| text.parse().ok());
@@ -383,7 +391,7 @@ fn spawn<O: ServedEngines>(
         };
         let start = Start { id, io, sockets, encryption: encryption.cloned(), opened, others };
         let body = move || {
-            if let Err(error) = start.run(&plan, vote) {
+            if let Err(error) = start.run::<O>(&plan, vote) {
                 // Its keys are lost, so the process ends. The reason is printed now, because the
                 // other shards may still wait for the clients of this one until a time limit.
                 say!(Error, "shard {id} has failed: {error}");
@@ -432,7 +440,7 @@ struct Start {
 impl Start {
     /// The body of the thread: opens the backend that all shards get, and runs the shard with it. A
     /// process without TLS has the backend itself, so TLS costs its clients nothing.
-    fn run<E: FileEngine>(self, plan: &Plan<E>, vote: Vote) -> io::Result<()> {
+    fn run<O: ServedEngines>(self, plan: &Plan<O::Engine>, vote: Vote) -> io::Result<()> {
         let core = if plan.pin { pin(self.id) } else { None };
         let has_datagrams = !self.sockets.datagrams.is_empty();
         let Some(backend) = vote.backend(self.io, plan.limits, has_datagrams) else {
@@ -441,6 +449,11 @@ impl Start {
         // In the order in which the shard listens.
         let tls = [&self.sockets.of_all.tls[..], &self.sockets.own.tls].concat();
         match (backend, self.encryption.clone()) {
+            // Engines that wait for a disk gain nothing by a shard for each backend.
+            (Ok(io), None) if !O::HAS_SHARD_PER_BACKEND => run(plan, self, core, io),
+            (Ok(io), Some(over)) if !O::HAS_SHARD_PER_BACKEND => {
+                run(plan, self, core, over.over(io, &tls))
+            }
             (Ok(AnyIo::Uring(io)), None) => run(plan, self, core, *io),
             (Ok(AnyIo::Uring(io)), Some(over)) => run(plan, self, core, over.over(*io, &tls)),
             (Ok(AnyIo::Epoll(io)), None) => run(plan, self, core, *io),

@@ -4,6 +4,7 @@
 //! Downstream: [`PartialOptions`].
 
 use crate::admin::{AdminListen, read_prefixes};
+use crate::data::SyncChoice;
 use crate::partial::{Given, PartialOptions, set};
 use crate::serve::PrefixFlushers;
 use crate::suboptions::suboptions;
@@ -147,4 +148,13 @@ pub(crate) fn prefix_delimiter(
     let delimiter = given.text().bytes().next().expect("a text is not empty");
     partial.serve.detail_at_start = true;
     set(&mut partial.serve.prefix_delimiter, delimiter)
+}
+
+/// The effect of `--sync`.
+pub(crate) fn sync(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), OptionsError> {
+    let Some(sync) = SyncChoice::read(given.text()) else {
+        let why = "give always, interval:50ms (1ms to 3600s), or os";
+        return Err(OptionsError::new(EXIT_USAGE, format!("{}: {why}", given.spelled())));
+    };
+    set(&mut partial.serve.data.sync, Some(sync))
 }

@@ -16,6 +16,7 @@
 
 mod admin;
 mod apply;
+mod data;
 mod effects;
 mod file;
 mod getopt;
@@ -41,6 +42,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 pub use admin::{AdminListen, AdminOptions};
+pub use data::{DataOptions, SyncChoice};
 pub use listen::{Host, IpListen, Listeners, Protocol, UnixListen};
 pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
 pub use options_file::OptionsFile;
@@ -71,6 +73,9 @@ pub const TEST_TIME_ENV: &str = "KACHEL_TEST_TIME";
 /// The environment variable with the number of engines, if they must not be as many as the threads
 /// with keys. For tests: items in memory gain nothing by another number.
 pub const TEST_ENGINES_ENV: &str = "KACHEL_TEST_ENGINES";
+
+/// The environment variable with the file of the library that stands in for RocksDB. For tests.
+pub const TEST_ROCKSDB_ENV: &str = "KACHEL_TEST_ROCKSDB";
 
 /// Largest value of `--udp-reply-datagrams`. The server keeps a reply in memory until it is whole.
 pub const UDP_REPLY_DATAGRAMS_MAX: u16 = 16;

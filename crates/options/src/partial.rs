@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use crate::data::DataOptions;
 use crate::listen::{
     Fallback, Host, IpListen, Listeners, Protocol, UnixListen, port_number, read_list,
 };
@@ -71,7 +72,7 @@ impl PartialOptions {
     pub(crate) fn finish(mut self) -> Result<ServeOptions, OptionsError> {
         let usage = |message: String| Err(OptionsError::new(EXIT_USAGE, message));
         let serve = &mut self.serve;
-        if serve.engine == EngineMode::Store {
+        if serve.engine != EngineMode::Cache {
             serve.evict = false;
         }
         if u64::from(serve.item_bytes_max) > serve.memory_bytes / 2 {
@@ -93,6 +94,7 @@ impl PartialOptions {
         let usual = if serve.sasl { Protocol::Binary } else { serve.protocol };
         serve.protocol = self.protocol.unwrap_or(usual);
         serve.apply_roles()?;
+        self.check_data()?;
         self.listen()?;
         self.check_pipe()?;
         self.check_logins()?;
@@ -121,6 +123,31 @@ impl PartialOptions {
             "a server without listeners was refused above"
         );
         Ok(self.serve)
+    }
+
+    /// Checks that an engine on a disk has a folder, and that no other engine has its options.
+    fn check_data(&self) -> Result<(), OptionsError> {
+        let refused = |message: &str| Err(OptionsError::new(EXIT_USAGE, message));
+        let serve = &self.serve;
+        let DataOptions { folder, sync, rocksdb_options } = &serve.data;
+        let is_on_disk = serve.engine == EngineMode::Rocksdb;
+        match (is_on_disk, folder) {
+            (true, None) => refused("--engine=rocksdb needs --data, the folder of its files."),
+            (false, Some(_)) => refused("--data: this engine keeps nothing on a disk."),
+            _ if !is_on_disk && sync.is_some() => {
+                refused("--sync: this engine keeps nothing on a disk.")
+            }
+            _ if !is_on_disk && rocksdb_options.is_some() => {
+                refused("--rocksdb-options: this is for --engine=rocksdb.")
+            }
+            _ if is_on_disk && serve.memory_file.is_some() => {
+                refused("-e: this engine keeps its items itself.")
+            }
+            _ if is_on_disk && serve.pipe.interface.is_some() => {
+                refused("--pipe: there are no copies of items of this engine.")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks that the pipe leaves room for items, and answers nothing that the server would

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use kachel_host::LogFormat;
 
 use crate::admin::AdminOptions;
+use crate::data::DataOptions;
 use crate::listen::{Listeners, Protocol};
 use crate::options_file::OptionsFile;
 use crate::tls::TlsOptions;
@@ -34,13 +35,15 @@ impl CalledAs {
     }
 }
 
-/// What happens to items when memory is full.
+/// Where items are, and what happens to them when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineMode {
     /// Older items are evicted.
     Cache,
     /// New items are refused; nothing stored is ever evicted.
     Store,
+    /// Items are on the disk, in databases of RocksDB.
+    Rocksdb,
 }
 
 /// Which cores read a shard.
@@ -158,7 +161,8 @@ pub struct ServeOptions {
     pub pipe: PipeChoice,
     /// Bytes of data in the whole process (`-m`).
     pub memory_bytes: u64,
-    /// Whether items are evicted when memory is spent; `false` with `-M` and with the store engine.
+    /// Whether items are evicted when memory is spent; `false` with `-M` and with any other engine
+    /// than the cache.
     pub evict: bool,
     /// Bytes of the largest item, key and header included (`-I`).
     pub item_bytes_max: u32,
@@ -235,8 +239,10 @@ pub struct ServeOptions {
     pub protocol: Protocol,
     /// The I/O backend to use.
     pub io: IoChoice,
-    /// What happens to items when memory is full.
+    /// Where items are, and what happens to them when memory is full.
     pub engine: EngineMode,
+    /// Where and how items are kept on a disk, if the engine does so.
+    pub data: DataOptions,
     /// Which cores read a shard.
     pub reads: Reads,
     /// How many cores serve clients.
@@ -375,6 +381,7 @@ impl ServeOptions {
             protocol: Protocol::Auto,
             io: IoChoice::Auto,
             engine: EngineMode::Cache,
+            data: DataOptions::default(),
             reads: Reads::Crew,
             cores: CoreChoice::Auto,
             maxconns_fast: true,

@@ -152,8 +152,10 @@ impl ServeOptions {
             match self.engine {
                 EngineMode::Cache => "cache",
                 EngineMode::Store => "store",
+                EngineMode::Rocksdb => "rocksdb",
             },
         );
+        self.say_data(pairs);
         pairs.say(
             "kachel_reads",
             match self.reads {
@@ -191,6 +193,15 @@ impl ServeOptions {
         pairs.say("kachel_pipe_memory", self.pipe.memory_bytes);
         pairs.say("kachel_pipe_reply_times", self.pipe.reply_times);
         self.say_operating(pairs);
+    }
+
+    fn say_data(&self, pairs: &mut Pairs) {
+        let Some(folder) = &self.data.folder else {
+            pairs.say("kachel_data", "off");
+            return pairs.say("kachel_sync", "off");
+        };
+        pairs.say("kachel_data", folder.display());
+        pairs.say("kachel_sync", self.data.sync.unwrap_or_default());
     }
 
     fn say_operating(&self, pairs: &mut Pairs) {

@@ -207,11 +207,38 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "engine",
         Word(&["cache", "store", "tree", "flash", "rocksdb"]),
         "cache",
-        "cache evicts items when memory is full, store refuses new ones; the others are not built yet",
+        "cache evicts items when memory is full, store refuses new ones; rocksdb keeps items on the \
+         disk and needs --data; the others are not built yet",
         |partial, given| match given.text() {
             "cache" => set(&mut partial.serve.engine, EngineMode::Cache),
             "store" => set(&mut partial.serve.engine, EngineMode::Store),
-            engine => Err(not_built("engine", engine, "cache or store")),
+            "rocksdb" => set(&mut partial.serve.engine, EngineMode::Rocksdb),
+            engine => Err(not_built("engine", engine, "cache, store or rocksdb")),
+        },
+    ),
+    own(
+        "data",
+        Text("folder"),
+        "",
+        "folder for the items of an engine on a disk, which is made if it is not there. See \
+         docs/persistence.md",
+        |partial, given| set(&mut partial.serve.data.folder, Some(PathBuf::from(given.text()))),
+    ),
+    own(
+        "sync",
+        Text("always|interval:T|os"),
+        "always",
+        "when a change is on the disk: before its reply, within a time such as 50ms or 2s, or when \
+         the system writes it",
+        effects::sync,
+    ),
+    own(
+        "rocksdb-options",
+        Text("file"),
+        "",
+        "file of options for RocksDB, name=value in each line",
+        |partial, given| {
+            set(&mut partial.serve.data.rocksdb_options, Some(PathBuf::from(given.text())))
         },
     ),
     own(

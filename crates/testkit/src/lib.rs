@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod delaying;
+mod fake_rocksdb;
 mod filled;
 mod live_world;
 mod output;
@@ -18,6 +19,7 @@ mod value_file;
 mod world;
 
 pub use delaying::{DelayCounts, Delaying, DelayingOpener};
+pub use fake_rocksdb::{FakeRocksdb, rocksdb_library};
 pub use filled::{
     BenchKey, Filled, FilledCache, KEY_BYTES, VALUE_BYTES, copy_out, key, random_keys,
 };

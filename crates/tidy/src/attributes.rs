@@ -9,7 +9,7 @@ use crate::{Report, Tree};
 const RULE: &str = "attributes";
 
 /// Crates that may hold unsafe code, in the files that `unsafety` names.
-pub(crate) const UNSAFE_CRATES: [&str; 5] = ["host", "io", "table", "segment", "stdx"];
+pub(crate) const UNSAFE_CRATES: [&str; 6] = ["host", "io", "table", "segment", "rocks", "stdx"];
 
 /// Refused attributes, each with what to write instead.
 const BANNED: [(&str, &str); 4] = [

@@ -24,8 +24,8 @@ const ROOMS: [(&str, &[&str]); 31] = [
     (
         "kachel",
         &[
-            "options", "io", "tls", "net", "shard", "engine", "cache", "observe", "admin", "top",
-            "pipe",
+            "options", "io", "tls", "net", "shard", "engine", "cache", "rocks", "observe", "admin",
+            "top", "pipe",
         ],
     ),
     ("options", &[]),
@@ -42,7 +42,7 @@ const ROOMS: [(&str, &[&str]); 31] = [
     ("log", &["io"]),
     ("tree", &[]),
     ("flash", &[]),
-    ("rocks", &[]),
+    ("rocks", &["io", "engine"]),
     ("observe", &["io", "net", "wire", "engine"]),
     ("admin", &[]),
     ("top", &["observe"]),

@@ -31,13 +31,14 @@ use kachel_check::{
 use kachel_testkit::{Random, setting};
 
 use client::Client;
-use subject::{Options, PROCESSES, Subject, THREADS};
+use subject::{OVER_ROCKSDB, Options, PROCESSES, Subject, THREADS};
 use workload::Flavor;
 
 /// How many histories of processes are judged unless the environment says otherwise, and for these
-/// how many of threads.
+/// how many of threads and of processes over RocksDB.
 const HISTORIES: u64 = 200;
 const HISTORIES_OF_THREADS: u64 = 120;
+const HISTORIES_OVER_ROCKSDB: u64 = 16;
 /// Servers of each kind.
 const SERVERS: usize = PROCESSES.len();
 const _: () = assert!(THREADS.len() == SERVERS);
@@ -128,13 +129,19 @@ impl Judging {
         Self { seed, count, began: Instant::now(), total: Stats::default(), judged: 0 }
     }
 
-    /// Judges the histories of one of [`SERVERS`] servers, and ends the server.
-    fn judge_all(&mut self, place: u64, server: Subject, name: &str, rules: &Rules) {
+    /// Judges the histories of the server at `place` among `servers`, and ends the server.
+    fn judge_all(
+        &mut self,
+        (place, servers): (u64, usize),
+        server: Subject,
+        name: &str,
+        rules: &Rules,
+    ) {
         if place >= self.count {
             return; // A short run has no history for this server.
         }
         let kept = std::env::var_os("KACHEL_HISTORY_KEEP").map(PathBuf::from);
-        for number in (place..self.count).step_by(SERVERS) {
+        for number in (place..self.count).step_by(servers) {
             // Both judges know the classic verbs; ours alone the meta verbs.
             let flavor = if number / 8 % 4 == 3 { Flavor::Meta } else { Flavor::Classic };
             let history = record(&server, (self.seed, number), flavor, self.began);
@@ -173,7 +180,12 @@ fn what_eight_clients_see_at_once_is_explained_by_one_order() {
     for (place, options) in (0..).zip(PROCESSES) {
         let Options { shards, backend, engine, reads, .. } = options;
         let name = format!("{shards}-{backend}-{engine}-{reads}");
-        judging.judge_all(place, Subject::of_process(options), &name, &rules(engine == "store"));
+        judging.judge_all(
+            (place, SERVERS),
+            Subject::of_process(options),
+            &name,
+            &rules(engine == "store"),
+        );
     }
     judging.end();
 }
@@ -184,7 +196,22 @@ fn what_eight_clients_see_of_engines_with_files_is_explained_by_one_order() {
     for (place, (engine, options)) in (0..).zip(THREADS) {
         let server = Subject::of_threads(engine, options, judging.seed);
         let name = format!("{engine:?}-{place}");
-        judging.judge_all(place, server, &name, &rules(!options.evict));
+        judging.judge_all((place, SERVERS), server, &name, &rules(!options.evict));
+    }
+    judging.end();
+}
+
+#[test]
+fn what_eight_clients_see_of_rocksdb_is_explained_by_one_order() {
+    let mut judging = Judging::new(HISTORIES_OVER_ROCKSDB);
+    for (place, options) in (0..).zip(OVER_ROCKSDB) {
+        let name = format!("{}-{}-rocksdb", options.shards, options.backend);
+        judging.judge_all(
+            (place, OVER_ROCKSDB.len()),
+            Subject::of_process(options),
+            &name,
+            &rules(true),
+        );
     }
     judging.end();
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use kachel_cache::CacheOpener;
 use kachel_io::Choice;
-use kachel_testkit::{Client, DelayingOpener, Launch, PlainOpener, Server};
+use kachel_testkit::{Client, DelayingOpener, Launch, PlainOpener, Server, rocksdb_library};
+use tempfile::TempDir;
 
 use crate::threads::{self, Threads};
 
@@ -26,6 +27,10 @@ pub(crate) struct Options {
     /// The command that starts it.
     under: &'static [&'static str],
 }
+
+/// Every process over RocksDB that is judged. Each has a folder of its own.
+pub(crate) const OVER_ROCKSDB: [Options; 2] =
+    [of("2", "auto", "rocksdb", "crew"), of("3", "epoll", "rocksdb", "erew")];
 
 /// Starts a server with another number of engines than threads
 /// (`kachel_options::TEST_ENGINES_ENV`).
@@ -88,6 +93,13 @@ pub(crate) const THREADS: [(Other, threads::Options); 8] = [
 pub(crate) enum Subject {
     /// A process.
     Process(Box<Server>),
+    /// A process, and the folder of its items.
+    OnDisk {
+        /// The process.
+        server: Box<Server>,
+        /// Removed after its end.
+        _data: TempDir,
+    },
     /// Threads of this process.
     Threads(Threads),
 }
@@ -101,6 +113,9 @@ impl Subject {
         ];
         let theirs = ["-t", shards, "-m", "1024", "-c", "1024", "-M"];
         let theirs = &theirs[..if engine == "store" { 7 } else { 6 }];
+        if engine == "rocksdb" {
+            return Self::over_rocksdb(&ours, under);
+        }
         let other = std::env::var_os("KACHEL_HISTORY_SERVER").map(PathBuf::from);
         let (program, called_as, options) = match &other {
             Some(path) => (path.as_path(), "memcached", theirs),
@@ -108,6 +123,22 @@ impl Subject {
         };
         let launch = Launch { called_as, under, ..Launch::memcached(program, options) };
         Self::Process(Box::new(launch.start()))
+    }
+
+    /// Starts a process over RocksDB.
+    fn over_rocksdb(options: &[&str], under: &[&str]) -> Self {
+        let place = tempfile::tempdir().expect("a folder for the items");
+        let data = place.path().join("data");
+        let library = rocksdb_library();
+        let path = library.as_ref().map(|library| library.path().display().to_string());
+        let variable = path.map(|path| format!("KACHEL_TEST_ROCKSDB={path}"));
+        let with_fake = variable.iter().flat_map(|variable| ["env", variable]);
+        let under: Vec<&str> = under.iter().copied().chain(with_fake).collect();
+        let options = [options, &["--data", data.to_str().expect("UTF-8")]].concat();
+        let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+        let launch = Launch::memcached(program, &options);
+        let server = Launch { called_as: "kachel", under: &under, ..launch }.start();
+        Self::OnDisk { server: Box::new(server), _data: place }
     }
 
     /// Starts threads. The seed decides which answers are delayed.
@@ -127,7 +158,7 @@ impl Subject {
     /// A new client.
     pub(crate) fn connect(&self) -> Client {
         match self {
-            Self::Process(server) => server.connect(),
+            Self::Process(server) | Self::OnDisk { server, .. } => server.connect(),
             Self::Threads(threads) => threads.connect(),
         }
     }
@@ -138,7 +169,7 @@ impl Subject {
     /// If it has ended before, or no commit of its engines was durable, although they have files.
     pub(crate) fn end(self) {
         match self {
-            Self::Process(mut server) => server.assert_alive(),
+            Self::Process(mut server) | Self::OnDisk { mut server, .. } => server.assert_alive(),
             Self::Threads(threads) => threads.end(),
         }
     }

@@ -20,7 +20,7 @@ mod wire;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use kachel_testkit::{Random, is_usable, skip, tell};
+use kachel_testkit::{Random, Server, is_usable, skip, tell};
 
 use cases::{Case, Cases};
 use subject::Transport;
@@ -88,13 +88,12 @@ struct Counts {
 /// One pass: a fresh server, its set-up, then every case; what went wrong is appended to `wrong`.
 fn pass(
     cases: &Cases,
-    transport: Transport,
+    mut server: Server,
     io: &str,
     pieces: Pieces,
     counts: &mut Counts,
     wrong: &mut Vec<String>,
 ) {
-    let mut server = subject::start(transport, io);
     wire::set_up(&server, &cases.setup);
     if !subject::is_other() {
         let stats = server.connect().ask("stats kachel\r\n", "END\r\n");
@@ -146,7 +145,8 @@ fn run(transport: Transport, io: &str) {
     let mut wrong = Vec::new();
     let cuts = cuts(transport, io).map(Pieces::Cut);
     for pieces in [Pieces::Whole, Pieces::Bytes].into_iter().chain(cuts) {
-        pass(&cases, transport, io, pieces, &mut counts, &mut wrong);
+        let server = subject::start(transport, io);
+        pass(&cases, server, io, pieces, &mut counts, &mut wrong);
         if wrong.len() >= WRONG_MAX {
             break;
         }
@@ -173,6 +173,29 @@ fn every_text_case_is_answered_over_a_unix_socket_by_uring() {
 #[test]
 fn every_text_case_is_answered_over_a_unix_socket_by_epoll() {
     run(Transport::Unix, "epoll");
+}
+
+#[test]
+fn every_text_case_is_answered_over_rocksdb() {
+    if subject::is_other() {
+        return;
+    }
+    let cases = Cases::read();
+    let (mut counts, mut wrong) = (Counts::default(), Vec::new());
+    for (transport, io, pieces) in [
+        (Transport::Tcp, "uring", Pieces::Whole),
+        (Transport::Unix, "epoll", Pieces::Whole),
+        (Transport::Unix, "uring", Pieces::Bytes),
+    ] {
+        if !is_usable(io) {
+            continue;
+        }
+        let place = tempfile::tempdir().expect("a folder");
+        let server = subject::start_over_rocksdb(transport, io, &place.path().join("data"));
+        pass(&cases, server, io, pieces, &mut counts, &mut wrong);
+    }
+    tell(&format!("wire cases over RocksDB: {counts:?}, {} wrong", wrong.len()));
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// Debian 12 has the older one of the two releases that the fixture was measured with.

@@ -1,8 +1,8 @@
 //! The server under test: ours, or one that the environment names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use kachel_testkit::{Launch, Server};
+use kachel_testkit::{Launch, Server, rocksdb_library};
 
 /// The variable that names another server.
 const OTHER: &str = "KACHEL_CASES_SERVER";
@@ -32,6 +32,21 @@ pub(crate) fn start(transport: Transport, io: &str) -> Server {
     }
     let unix = transport == Transport::Unix;
     let under: &[&str] = if unix && io == "epoll" { &MORE_ENGINES } else { &[] };
+    Launch { unix, under, ..Launch::memcached(&program, &options) }.start()
+}
+
+/// Starts a server over RocksDB, whose files are in `data`.
+pub(crate) fn start_over_rocksdb(transport: Transport, io: &str, data: &Path) -> Server {
+    let data = data.to_str().expect("UTF-8");
+    let options =
+        ["-m", "64", "-t", "2", "-U", "0", "--io", io, "--engine", "rocksdb", "--data", data];
+    let unix = transport == Transport::Unix;
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_kachel"));
+    let library = rocksdb_library();
+    let path = library.as_ref().map(|library| library.path().display().to_string());
+    let variable = path.map(|path| format!("KACHEL_TEST_ROCKSDB={path}"));
+    let under = variable.as_ref().map(|variable| ["env", variable]);
+    let under = under.as_ref().map_or(&[][..], |under| &under[..]);
     Launch { unix, under, ..Launch::memcached(&program, &options) }.start()
 }
 

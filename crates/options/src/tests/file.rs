@@ -186,7 +186,14 @@ fn each_line_of_the_example_file_works() {
             if of_tls && !HAS_TLS {
                 continue;
             }
-            let needed = if of_tls { &["-o", "ssl_chain_cert=file"][..] } else { &[] };
+            let of_disk = ["data", "sync", "rocksdb-options"];
+            let needed = if of_tls {
+                &["-o", "ssl_chain_cert=file"][..]
+            } else if of_disk.iter().any(|key| setting.starts_with(key)) {
+                &["--engine", "rocksdb", "--data", "folder"][..]
+            } else {
+                &[]
+            };
             let words = [&["-m", "1024"], needed].concat();
             let _options = kachel_with(&format!("{table}\n{setting}\n"), &words);
             count += 1;

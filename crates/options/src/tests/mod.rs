@@ -265,6 +265,12 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         &["-o", "drop_privileges"],
         &["-o", "ext_path=/data/file:1G"],
         &["--engine=tree"],
+        &["--engine=rocksdb"],
+        &["--engine=rocksdb", "--data=folder", "-e", "file"],
+        &["--engine=rocksdb", "--data=folder", "--pipe=lo", "-U", "11211"],
+        &["--data=folder"],
+        &["--engine=store", "--sync=always"],
+        &["--rocksdb-options=file"],
     ] {
         let error = refusal(args);
         assert_eq!(error.exit_code, 64, "{error}");
@@ -482,6 +488,23 @@ fn a_unix_socket_takes_the_place_of_tcp() {
     assert!(tcp.is_empty());
     assert_eq!((unix.path.clone(), unix.mode), (PathBuf::from("/tmp/socket"), 0o777));
     assert_eq!(options.reports.len(), 1, "-l is passed over");
+}
+
+#[test]
+fn an_engine_on_a_disk_has_a_folder_and_says_when_a_change_is_durable() {
+    let words = ["--engine", "rocksdb", "--data", "/d", "--sync", "interval:2s"];
+    let options = kachel(&words);
+    assert_eq!((options.engine, options.evict), (EngineMode::Rocksdb, false));
+    let settings = options.settings(1);
+    for (name, value) in
+        [("kachel_engine", "rocksdb"), ("kachel_data", "/d"), ("kachel_sync", "interval:2000ms")]
+    {
+        assert!(settings.contains(&(name.into(), value.into())), "{name}");
+    }
+    let settings = kachel(&words[..4]).settings(1);
+    assert!(settings.contains(&("kachel_sync".into(), "always".into())));
+    let error = refusal(&[&words[..5], &["interval:2"]].concat());
+    assert_eq!(error.exit_code, 64, "{error}");
 }
 
 #[test]

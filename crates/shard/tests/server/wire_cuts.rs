@@ -13,8 +13,11 @@ use kachel_cache::CacheOpener;
 use kachel_engine::OpenEngines;
 use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
 use kachel_io::{FolderHandle, ManualClock};
+use kachel_rocks::{RocksOpener, RocksOptions, RocksSync};
 use kachel_shard::FileEngine;
-use kachel_testkit::{DelayingOpener, PlainOpener, Random, Uncounted, World, WorldOptions};
+use kachel_testkit::{
+    DelayingOpener, FakeRocksdb, PlainOpener, Random, Uncounted, World, WorldOptions,
+};
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.
@@ -271,6 +274,24 @@ fn every_case_is_answered_so_by_the_plain_engine() {
         });
     }
     assert!(short > 0, "the disk has faults");
+}
+
+/// Over the library that stands in for RocksDB, in which half of the keys are not in memory. The
+/// disk makes each call of the library when it is due.
+#[test]
+fn every_case_is_answered_so_by_the_engine_over_rocksdb() {
+    let (setup, cases) = fixture();
+    let all = (&setup[..], &cases[..]);
+    let library = FakeRocksdb::build(None);
+    for options in others(false) {
+        each_other_pass(|seed, cut_of| {
+            let place = tempfile::tempdir().expect("a folder");
+            let data = place.path().join("data");
+            let (sync, library) = (RocksSync::Always, Some(library.path().to_owned()));
+            let rocks = RocksOptions { data, sync, library, text: String::new() };
+            pass_with_files(|_| RocksOpener(rocks), options, all, (seed, cut_of));
+        });
+    }
 }
 
 #[test]

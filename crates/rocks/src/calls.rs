@@ -1,0 +1,116 @@
+//! What waits for the disk: the calls of the library that a thread of the I/O backend makes.
+//!
+//! Upstream:   the engine fills a call, and hands it to the shard as an operation.
+//! Downstream: the database. The call comes back with what it has found.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use kachel_io::{FileError, FileOperation, FileWork, WaitingCall};
+
+use crate::database::{Database, DatabaseError, Page};
+use crate::pending::Batch;
+
+/// What a call does, and what it has found.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Writes a batch.
+    Write {
+        batch: Batch,
+        /// Whether it is durable then.
+        syncs: bool,
+        /// Whether the items are to be counted afterwards, and their number.
+        counts: Option<u64>,
+    },
+    /// Reads keys.
+    Read {
+        keys: Vec<Arc<[u8]>>,
+        /// For each key.
+        found: Vec<Result<Option<Vec<u8>>, DatabaseError>>,
+    },
+    /// Reads the records behind a key, for a walk.
+    Page {
+        /// The number of the walk.
+        walk: u64,
+        behind: Vec<u8>,
+        page: Page,
+    },
+    /// Makes what was written durable.
+    Sync,
+}
+
+/// A call of the library.
+#[derive(Debug)]
+pub(crate) struct RocksCall {
+    database: Arc<Database>,
+    task: Task,
+    /// Why the task was not done.
+    failure: Option<DatabaseError>,
+}
+
+/// A task that has come back.
+#[derive(Debug)]
+pub(crate) struct Completed {
+    pub(crate) task: Task,
+    /// Why the task was not done, in RocksDB's words or those of the system.
+    pub(crate) failure: Option<String>,
+}
+
+/// The records of a page, and their bytes, at most about.
+pub(crate) const PAGE_RECORDS_MAX: usize = 64;
+const PAGE_BYTES_MAX: usize = 1 << 20;
+
+impl WaitingCall for RocksCall {
+    fn call(&mut self) -> Result<usize, FileError> {
+        let done = self.try_call();
+        self.failure = done.err();
+        if self.failure.is_some() { Err(FileError::IO) } else { Ok(0) }
+    }
+}
+
+impl RocksCall {
+    /// The operation that does a task.
+    pub(crate) fn operation(database: &Arc<Database>, task: Task) -> Box<FileOperation> {
+        let mut operation = FileOperation::new(0);
+        let call = Self { database: Arc::clone(database), task, failure: None };
+        operation.work = FileWork::Call(Box::new(call));
+        operation
+    }
+
+    /// The task of an operation that has completed.
+    ///
+    /// Panics: if the operation is no call of ours.
+    pub(crate) fn completed(operation: &mut FileOperation) -> Completed {
+        let result = operation.result();
+        let FileWork::Call(call) = std::mem::take(&mut operation.work) else {
+            unreachable!("the engine has no other operations")
+        };
+        let call: Box<dyn Any> = call;
+        let Self { task, failure, .. } = *call.downcast().expect("the engine has no other calls");
+        let failure = match (failure, result) {
+            (Some(failure), _) => Some(failure.to_string()),
+            // It was not begun: there is no thread, or a simulation has a fault.
+            (None, Err(error)) => Some(error.to_string()),
+            (None, Ok(_)) => None,
+        };
+        Completed { task, failure }
+    }
+
+    fn try_call(&mut self) -> Result<(), DatabaseError> {
+        let database = &*self.database;
+        match &mut self.task {
+            Task::Write { batch, syncs, counts } => {
+                database.write(&batch.changes, *syncs)?;
+                if let Some(items) = counts {
+                    *items = database.items();
+                }
+            }
+            Task::Read { keys, found } => *found = database.get_many(keys),
+            Task::Page { behind, page, .. } => {
+                *page = database.page(behind, PAGE_RECORDS_MAX, PAGE_BYTES_MAX)?;
+            }
+            Task::Sync => database.sync()?,
+        }
+        Ok(())
+    }
+}

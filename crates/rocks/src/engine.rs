@@ -1,0 +1,662 @@
+//! The engine: what each operation finds in memory, in what is not written yet, or on the disk.
+//!
+//! Upstream:   `shard`, under the lock of the engine.
+//! Downstream: `engine::apply` for the meaning of each verb; `pending`, `fetches` and the database.
+//!
+//! ```text
+//!   find --> pending: known? --> fetches: was it fetched? --> database: in memory? --> a ticket
+//!   put, remove, mark --> pending --next_submission--> a batch --complete--> durable
+//! ```
+//!
+//! Invariants:
+//! - E1  No call of the library that waits for the disk is made here.
+//! - E2  After a batch, a sync or the file of the flushes has failed, nothing is changed and
+//!   nothing is written any more.
+//! - E3  What an operation with a ticket finds was fetched for its key and is up to date
+//!   (`fetches`, F2). It is released with the next call, because its value may be lent until then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use kachel_engine::{
+    Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
+    EngineStats, Extensions, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead, Mark,
+    Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Sequence, Side,
+    Ticket, Verb, WalkStep, apply,
+};
+use kachel_host::{Level, log_line};
+use kachel_io::FileOperation;
+use kachel_stdx::is_before;
+
+use crate::accesses::Accesses;
+use crate::calls::{Completed, RocksCall, Task};
+use crate::database::{Database, InMemory};
+use crate::fetches::{Fetches, Unreadable};
+use crate::filter::RecordFilter;
+use crate::item::{Known, RocksItem};
+use crate::options::RocksSync;
+use crate::pending::Pending;
+use crate::record::{NOTE_KEY, note_of_tokens};
+use crate::shared::RocksCommon;
+use crate::tokens::Tokens;
+use crate::walks::{Next, Walks};
+
+/// The most calls of an engine that read keys at a time, and the most keys of one. Guesses.
+const READS_MAX: usize = 2;
+const READ_KEYS_MAX: usize = 32;
+/// An operation counts as this many bytes of work beside its value: a lookup of RocksDB takes about
+/// as long as it takes to copy as many. A guess.
+const OPERATION_BYTES: u64 = 4096;
+
+/// What an engine is made of when it is opened.
+pub(crate) struct Parts {
+    pub(crate) number: u16,
+    pub(crate) common: RocksCommon,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) database: Database,
+    pub(crate) filter: Arc<RecordFilter>,
+    pub(crate) tokens: Tokens,
+    pub(crate) sync: RocksSync,
+}
+
+/// An engine whose items are in a database of RocksDB. See the head of this file.
+#[derive(Debug)]
+pub struct Rocks {
+    number: u16,
+    common: RocksCommon,
+    hasher: KeyHasher,
+    database: Arc<Database>,
+    filter: Arc<RecordFilter>,
+    tokens: Tokens,
+    sync: SyncState,
+    pending: Pending,
+    fetches: Fetches,
+    walks: Walks,
+    accesses: Accesses,
+    durable: Arc<DurableWord>,
+    reads: usize,
+    last_ticket: u64,
+    /// Tickets that wait until a batch is written, because the next one is full.
+    waiting: Vec<u64>,
+    /// The ticket of the operation that was executed last (E3).
+    in_use: Option<u64>,
+    current: Current,
+    /// The flushes of prefixes that were taken.
+    newest_prefix: u64,
+    has_leased: bool,
+    /// Whether a read that has failed was reported.
+    has_reported: bool,
+    counts: Counts,
+    stats: EngineStats,
+    work_bytes: u64,
+    last_dead: Arc<LastDead>,
+    /// Of the last operation: the sequence that its outcome depends on, or the ticket that it got.
+    noted: Arc<AtomicU64>,
+}
+
+/// What was written and not synced.
+#[derive(Debug)]
+struct SyncState {
+    mode: RocksSync,
+    /// Whether something was written since the last sync began.
+    is_owed: bool,
+    /// When the next sync begins, in nanoseconds of the monotonic clock.
+    due_ns: Option<u64>,
+    is_wanted: bool,
+    is_under_way: bool,
+}
+
+/// When items are counted: at most once a second.
+#[derive(Debug, Default)]
+struct Counts {
+    second: u32,
+    are_wanted: bool,
+}
+
+/// The item that the operation has found or made, and what else it needs.
+#[derive(Debug, Default)]
+struct Current {
+    key: Vec<u8>,
+    secret_hash: u64,
+    item: Option<RocksItem>,
+    /// The flush epoch in which the operation began.
+    epoch: u32,
+}
+
+/// The place of the one item that an operation has found or made.
+#[derive(Clone, Copy, Debug)]
+pub struct TheItem;
+
+impl Rocks {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { number, common, hasher, database, filter, tokens, sync } = parts;
+        let stats = EngineStats { items: database.items(), ..EngineStats::default() };
+        Self {
+            number,
+            common,
+            hasher,
+            database: Arc::new(database),
+            filter,
+            tokens,
+            sync: SyncState {
+                mode: sync,
+                is_owed: false,
+                due_ns: None,
+                is_wanted: false,
+                is_under_way: false,
+            },
+            pending: Pending::default(),
+            fetches: Fetches::default(),
+            walks: Walks::default(),
+            accesses: Accesses::default(),
+            durable: Arc::default(),
+            reads: 0,
+            last_ticket: 0,
+            waiting: Vec::new(),
+            in_use: None,
+            current: Current::default(),
+            newest_prefix: 0,
+            has_leased: false,
+            has_reported: false,
+            counts: Counts::default(),
+            stats,
+            work_bytes: 0,
+            last_dead: Arc::default(),
+            noted: Arc::default(),
+        }
+    }
+
+    /// Notes the time and all flushes, with which a call begins.
+    ///
+    /// The word is loaded before the list, and again after the list was taken: an operation that
+    /// sees one flush sees each flush before that.
+    fn begin(&mut self, now: &Now) {
+        if let Some(ticket) = self.in_use.take() {
+            self.fetches.release(ticket); // E3
+        }
+        if self.common.has_failed() && !self.durable.has_failed() {
+            self.durable.fail(); // E2
+        }
+        self.filter.note_time(self.common.seconds().to_unix(now.second));
+        if self.counts.second != now.second {
+            self.counts = Counts { second: now.second, are_wanted: true };
+        }
+        self.current.epoch = self.common.heap().epoch(now);
+        while self.newest_prefix != self.common.newest_prefix() {
+            self.newest_prefix = self.common.newest_prefix();
+            for range in self.common.take_prefixes(self.number) {
+                let sequence = self.pending.delete_range(&range);
+                self.fetches.supersede_range(&range, &Known { sequence, item: None });
+            }
+            self.current.epoch = self.common.heap().epoch(now);
+        }
+        if self.durable.has_failed() {
+            self.pending.fail();
+        }
+    }
+
+    /// Whether an operation must wait until a batch is written. One that waits already has waited
+    /// long enough, unless there is no token for it.
+    fn must_wait(&self, verb: &Verb, has_ticket: bool) -> bool {
+        let is_full = !self.tokens.are_left() || !has_ticket && self.pending.is_full();
+        is_full && may_change(verb) && !self.durable.has_failed()
+    }
+
+    fn next_ticket(&mut self) -> u64 {
+        self.last_ticket += 1;
+        self.last_ticket
+    }
+
+    /// Notes a change of the current key, whose item is `item` now.
+    fn change(&mut self, item: Option<RocksItem>) {
+        debug_assert!(!self.durable.has_failed(), "E2");
+        let Current { key, .. } = &self.current;
+        let known = self.pending.change(key, item);
+        self.fetches.supersede(key, &known);
+        self.noted.store(known.sequence.0, Relaxed);
+        if let Some(note) = self.tokens.next_note() {
+            self.pending.note(NOTE_KEY, note_of_tokens(note));
+        }
+    }
+
+    /// What is known about a key, without a wait. `None` if the disk must be asked.
+    fn look_up(&self, key: &[u8]) -> Result<Option<Known>, Unreadable> {
+        if let Some(known) = self.pending.find(key) {
+            return Ok(Some(known));
+        }
+        if let Some(fetched) = self.fetches.find(key) {
+            return fetched.clone().map(Some);
+        }
+        let (heap, seconds) = (self.common.heap(), self.common.seconds());
+        let read = |record: &[u8]| RocksItem::of_record(record, heap, seconds);
+        let item = match self.database.in_memory(key, read) {
+            Ok(InMemory::Unknown) => return Ok(None),
+            Ok(InMemory::Missing) => None,
+            Ok(InMemory::Found(Ok(item))) => Some(item),
+            Ok(InMemory::Found(Err(_))) | Err(_) => return Err(Unreadable),
+        };
+        Ok(Some(Known { sequence: Sequence(0), item }))
+    }
+
+    /// Whether an item is live; counts one that is not.
+    fn is_live(&mut self, item: &RocksItem, now: &Now) -> bool {
+        let secret_hash = self.current.secret_hash;
+        if item.has_expired(now) {
+            self.stats.found_expired += 1;
+            self.last_dead.note_expired(secret_hash);
+            return false;
+        }
+        if is_before(item.epoch(), self.current.epoch) {
+            self.stats.found_flushed += 1;
+            self.last_dead.note_flushed(secret_hash);
+            return false;
+        }
+        true
+    }
+
+    /// The value that a put stores. An upload is taken out of `block`.
+    fn value(&self, put: &Put, block: &mut Block<'_, HeapUpload>) -> HeapValue {
+        let old = || self.current.item.as_ref().expect("change, I2: an item was found").value();
+        let value = match (put.value, &mut *block) {
+            (PutValue::Unchanged, _) => return old().clone(),
+            (PutValue::Block, Block::Upload(_)) => {
+                let Block::Upload(upload) = std::mem::replace(block, Block::None) else {
+                    unreachable!("it was an upload")
+                };
+                return upload.into_value();
+            }
+            (value, block) => {
+                let block: &[u8] = match block {
+                    Block::Bytes(bytes) => bytes,
+                    Block::Upload(upload) => upload.bytes(),
+                    Block::None => b"",
+                };
+                match value {
+                    PutValue::Block => block.to_vec(),
+                    PutValue::Joined(Side::After) => [old().bytes(), block].concat(),
+                    PutValue::Joined(Side::Before) => [block, old().bytes()].concat(),
+                    PutValue::Number { number, bytes } => format!("{number:<bytes$}").into_bytes(),
+                    PutValue::Empty | PutValue::Unchanged => Vec::new(),
+                }
+            }
+        };
+        self.common.heap().value(value.into_boxed_slice())
+    }
+
+    /// The disk has failed (E2).
+    fn fail(&mut self, what: &str, failure: &str) {
+        if !self.durable.has_failed() {
+            let engine = self.number;
+            let text = format!(
+                "engine {engine} changes nothing any more: RocksDB cannot {what}: {failure}"
+            );
+            log_line(Level::Error, &text);
+        }
+        self.durable.fail();
+        self.pending.fail();
+    }
+
+    /// Reports the first read that has failed.
+    fn report(&mut self, failure: &str) {
+        if !self.has_reported {
+            let engine = self.number;
+            log_line(Level::Error, &format!("engine {engine}: RocksDB cannot read: {failure}"));
+        }
+        self.has_reported = true;
+    }
+
+    /// A batch was written, or not.
+    fn written(&mut self, task: Task, failure: Option<String>, ready: &mut impl FnMut(u64)) {
+        let Task::Write { batch, counts, syncs } = task else { unreachable!("the caller looked") };
+        match failure {
+            Some(failure) => self.fail("write", &failure),
+            None if self.durable.has_failed() => {} // A sync has failed meanwhile.
+            None => {
+                self.pending.committed(&batch);
+                self.durable.advance(batch.sequence);
+                self.sync.is_owed |= !syncs && matches!(self.sync.mode, RocksSync::Interval(_));
+                let has_note = |change: &_| matches!(change, crate::change::Change::Note { .. });
+                if batch.changes.iter().any(has_note) {
+                    self.tokens.note_durable();
+                }
+                self.stats.items = counts.unwrap_or(self.stats.items);
+            }
+        }
+        self.waiting.drain(..).for_each(ready);
+    }
+
+    /// Keys were read, or not.
+    fn read(&mut self, task: Task, failure: Option<String>, ready: &mut impl FnMut(u64)) {
+        let Task::Read { keys, found } = task else { unreachable!("the caller looked") };
+        self.reads -= 1;
+        let (common, mut found) = (self.common.clone(), found.into_iter());
+        for key in keys {
+            let read = match (&failure, found.next()) {
+                (Some(failure), _) => Err(failure.clone()),
+                (None, Some(Ok(None))) => Ok(None),
+                (None, Some(Ok(Some(record)))) => {
+                    let item = RocksItem::of_record(&record, common.heap(), common.seconds());
+                    item.map(Some).map_err(|error| error.to_string())
+                }
+                (None, Some(Err(error))) => Err(error.to_string()),
+                (None, None) => Err("a key was left out".to_owned()),
+            };
+            let fetched = read.map(|item| Known { sequence: Sequence(0), item });
+            let fetched = fetched.map_err(|failure| {
+                self.report(&failure);
+                Unreadable
+            });
+            self.fetches.complete(&key, fetched, ready);
+        }
+    }
+}
+
+/// Whether an operation may change something.
+fn may_change(verb: &Verb) -> bool {
+    match verb {
+        Verb::Get(terms) => !terms.life.is_empty() || terms.may_win || terms.leases,
+        Verb::Inspect => false,
+        Verb::Store(_) | Verb::Delete(_) | Verb::Arithmetic(_) | Verb::Touch(_) => true,
+    }
+}
+
+impl Primitives for Rocks {
+    type At = TheItem;
+    type Item<'e> = &'e RocksItem;
+    type Upload = HeapUpload;
+    type Pinned = HeapValue;
+
+    fn options(&self) -> &EngineOptions {
+        self.common.options()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.durable.has_failed()
+    }
+
+    /// A plain `set` finds what is known without the database, and replaces whatever is there.
+    fn find(
+        &mut self,
+        key: &Key<'_>,
+        needed: Needed,
+        now: &Now,
+    ) -> Result<Option<TheItem>, NotYet> {
+        self.current.item = None;
+        self.current.key.clear();
+        self.current.key.extend_from_slice(key.bytes());
+        self.current.secret_hash = key.secret_hash();
+        self.noted.store(0, Relaxed);
+        let known = match needed {
+            Needed::Place => Ok(self.pending.find(key.bytes())),
+            Needed::Facts | Needed::Value => self.look_up(key.bytes()),
+        };
+        let Known { sequence, item } = match known {
+            Ok(Some(known)) => known,
+            Ok(None) if needed == Needed::Place => return Ok(None),
+            Ok(None) => {
+                let ticket = self.next_ticket();
+                self.fetches.wait(key.bytes(), ticket);
+                self.noted.store(ticket, Relaxed);
+                return Err(NotYet);
+            }
+            Err(Unreadable) => {
+                self.noted.store(Sequence::NEVER.0, Relaxed);
+                return Err(NotYet);
+            }
+        };
+        self.noted.store(sequence.0, Relaxed);
+        let Some(mut item) = item else { return Ok(None) };
+        if !self.is_live(&item, now) {
+            return Ok(None);
+        }
+        self.work_bytes += item.value().bytes().len() as u64;
+        item.set_access(self.accesses.last(key.secret_hash()));
+        self.current.item = Some(item);
+        Ok(Some(TheItem))
+    }
+
+    fn item(&self, TheItem: TheItem) -> &RocksItem {
+        self.current.item.as_ref().expect("it was found or made")
+    }
+
+    fn remove(&mut self, key: &Key<'_>, TheItem: TheItem) {
+        debug_assert!(key.bytes() == self.current.key, "it was found under this key");
+        self.current.item = None;
+        self.change(None);
+    }
+
+    fn mark(&mut self, TheItem: TheItem, mark: Mark) {
+        let mut item = self.item(TheItem).clone();
+        item.mark(mark, self.common.seconds());
+        self.current.item = Some(item.clone());
+        self.change(Some(item));
+    }
+
+    fn put(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<TheItem>,
+        put: &Put,
+        block: &mut Block<'_, HeapUpload>,
+        now: &Now,
+    ) -> Result<TheItem, Refused> {
+        debug_assert!(key.bytes() == self.current.key, "it was looked for under this key");
+        let token = self.tokens.next();
+        let has_token = self.options().cas || put.remnant;
+        let cas = if has_token { put.cas.unwrap_or(token) } else { 0 };
+        let value = self.value(put, block);
+        self.work_bytes += value.bytes().len() as u64;
+        let seconds = self.common.seconds();
+        let mut item = RocksItem::new(put, (cas, self.current.epoch), value, now, seconds);
+        match self.current.item.as_ref().filter(|_| found.is_some() && put.keeps_access) {
+            Some(old) => item.keep_access(old),
+            None => self.accesses.forget(key.secret_hash()),
+        }
+        self.has_leased |= put.remnant;
+        self.current.item = Some(item.clone());
+        self.change(Some(item));
+        Ok(TheItem)
+    }
+
+    fn note_access(&self, TheItem: TheItem, now: &Now) {
+        self.accesses.note(self.current.secret_hash, now.second);
+    }
+
+    fn has_leased(&self) -> bool {
+        self.has_leased
+    }
+
+    fn pin(&self, TheItem: TheItem) -> HeapValue {
+        self.item(TheItem).value().clone()
+    }
+}
+
+impl Engine for Rocks {
+    type Upload = HeapUpload;
+    type Pinned = HeapValue;
+    type Submission = Box<FileOperation>;
+    type Completion = Box<FileOperation>;
+    type Reader = NoReader<HeapValue>;
+    type Common = RocksCommon;
+
+    fn common(&self) -> RocksCommon {
+        self.common.clone()
+    }
+
+    fn reader(&self) -> NoReader<HeapValue> {
+        NoReader::default()
+    }
+
+    fn execute<'e>(
+        &'e mut self,
+        operation: &Operation<'_>,
+        block: &mut Block<'_, HeapUpload>,
+        ticket: Option<Ticket>,
+        now: &Now,
+    ) -> Answer<'e, HeapValue> {
+        self.begin(now);
+        self.in_use = ticket.map(|Ticket(ticket)| ticket);
+        self.work_bytes += OPERATION_BYTES;
+        if self.must_wait(&operation.verb, self.in_use.is_some()) {
+            let ticket = self.next_ticket();
+            self.waiting.push(ticket);
+            return Answer::Later(Ticket(ticket));
+        }
+        let (noted, durable) = (Arc::clone(&self.noted), Arc::clone(&self.durable));
+        let outcome = apply(self, operation, block, now);
+        match (outcome, Sequence(noted.load(Relaxed))) {
+            // It has changed nothing, because the engine is read-only.
+            (Ok(_), sequence) if durable.is_lost(sequence) => Answer::disk_failed(),
+            (Ok(outcome), sequence) => Answer::Done(outcome, Durability::of(sequence, &durable)),
+            (Err(NotYet), Sequence::NEVER) => Answer::disk_failed(),
+            (Err(NotYet), Sequence(ticket)) => Answer::Later(Ticket(ticket)),
+        }
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        let SyncState { is_owed, due_ns, is_wanted, is_under_way, .. } = self.sync;
+        let waits = is_owed && !is_wanted && !is_under_way && !self.durable.has_failed();
+        // Without a time, the next one is computed as soon as the time is known.
+        waits.then(|| due_ns.unwrap_or(0))
+    }
+
+    fn reach(&mut self, now_ns: u64, _ready: &mut impl FnMut(u64)) {
+        let RocksSync::Interval(interval_ns) = self.sync.mode else { return };
+        if !self.sync.is_owed || self.sync.is_wanted || self.sync.is_under_way {
+            return;
+        }
+        let due_ns = *self.sync.due_ns.get_or_insert(now_ns.saturating_add(interval_ns));
+        self.sync.is_wanted = due_ns <= now_ns;
+    }
+
+    fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        let has_failed = self.durable.has_failed();
+        if !has_failed && let Some(batch) = self.pending.take_batch() {
+            // The note about tokens is durable in every mode: no token may come back.
+            let syncs = self.sync.mode == RocksSync::Always || self.tokens.is_noting();
+            let counts = std::mem::take(&mut self.counts.are_wanted).then_some(0);
+            let task = Task::Write { batch, syncs, counts };
+            return Some(RocksCall::operation(&self.database, task));
+        }
+        if self.reads < READS_MAX {
+            let keys = self.fetches.take_wanted(READ_KEYS_MAX);
+            if !keys.is_empty() {
+                self.reads += 1;
+                let task = Task::Read { keys, found: Vec::new() };
+                return Some(RocksCall::operation(&self.database, task));
+            }
+        }
+        if let Some((walk, behind)) = self.walks.take_wanted(&self.durable) {
+            let task = Task::Page { walk, behind, page: crate::database::Page::default() };
+            return Some(RocksCall::operation(&self.database, task));
+        }
+        if self.sync.is_wanted && !has_failed {
+            let mode = self.sync.mode;
+            self.sync = SyncState {
+                mode,
+                is_owed: false,
+                due_ns: None,
+                is_wanted: false,
+                is_under_way: true,
+            };
+            return Some(RocksCall::operation(&self.database, Task::Sync));
+        }
+        None
+    }
+
+    fn complete(&mut self, mut done: Box<FileOperation>, ready: &mut impl FnMut(u64)) {
+        let Completed { task, failure } = RocksCall::completed(&mut done);
+        match task {
+            Task::Write { .. } => self.written(task, failure, ready),
+            Task::Read { .. } => self.read(task, failure, ready),
+            Task::Page { walk, page, .. } => {
+                failure.iter().for_each(|failure| self.report(failure));
+                self.walks.complete(walk, failure.is_none().then_some(page));
+            }
+            Task::Sync => {
+                self.sync.is_under_way = false;
+                failure.iter().for_each(|failure| self.fail("sync", failure));
+            }
+        }
+    }
+
+    fn forget(&mut self, Ticket(ticket): Ticket) {
+        self.waiting.retain(|waiting| *waiting != ticket);
+        self.fetches.release(ticket);
+    }
+
+    fn durable(&self) -> &Arc<DurableWord> {
+        &self.durable
+    }
+
+    fn maintain(&mut self, now: &Now) -> usize {
+        self.begin(now);
+        0
+    }
+
+    /// A walk that finds no page shows nothing, and goes on when the page was read.
+    fn walk(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> WalkStep {
+        self.begin(now);
+        let number = match cursor.to_u64() {
+            0 => self.walks.begin(self.pending.last_sequence()),
+            number => number,
+        };
+        *cursor = Cursor::from_u64(number);
+        let mut step = WalkStep { items: 0, more: true };
+        while step.items < items_max {
+            let (key, record) = match self.walks.next(number) {
+                Next::Record(key, record) => (key, record),
+                Next::Later => break,
+                Next::End => {
+                    step.more = false;
+                    break;
+                }
+            };
+            step.items += 1;
+            self.work_bytes += OPERATION_BYTES + record.len() as u64;
+            if let Some(item) = self.shown(&key, &record, now)
+                && !show(&key, &&item)
+            {
+                break;
+            }
+        }
+        step
+    }
+
+    fn work_bytes(&self) -> u64 {
+        self.work_bytes
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats { index_items: self.stats.items, ..self.stats }
+    }
+}
+
+impl Rocks {
+    /// The item of a record that a walk has read, as it is now, if a walk shows it.
+    fn shown(&self, key: &[u8], record: &[u8], now: &Now) -> Option<RocksItem> {
+        if key == NOTE_KEY {
+            return None;
+        }
+        let (heap, seconds) = (self.common.heap(), self.common.seconds());
+        let mut item = match self.pending.find(key) {
+            Some(known) => known.item?,
+            None => RocksItem::of_record(record, heap, seconds).ok()?,
+        };
+        let is_dead = item.has_expired(now) || is_before(item.epoch(), self.current.epoch);
+        item.set_access(self.accesses.last(self.hasher.secret_hash(key)));
+        (!is_dead && !(&item).is_remnant()).then_some(item)
+    }
+}
+
+impl Extensions for Rocks {
+    fn last_dead(&self) -> Arc<LastDead> {
+        Arc::clone(&self.last_dead)
+    }
+}

@@ -1,0 +1,128 @@
+//! Opens the engines of a process: the library, the directory, and a database for each engine.
+//!
+//! Upstream:   the program that starts the engines.
+//! Downstream: `library`, `directory`, `database`, and `engine` over them.
+//!
+//! Memory of `-m`: a half is the cache of blocks, a quarter the buffers for writes. A quarter is
+//! left for requests in progress.
+
+use std::io;
+use std::sync::Arc;
+
+use kachel_engine::{OpenEngines, Opening};
+
+use crate::database::{BlockCache, DATABASE_FILES_MAX, Database, DatabaseOptions};
+use crate::directory::{self, DIRECTORY_FILES_MAX, Directory};
+use crate::engine::{Parts, Rocks};
+use crate::filter::RecordFilter;
+use crate::library::Library;
+use crate::options::RocksOptions;
+use crate::record::{NOTE_KEY, note_of_tokens, tokens_of_note};
+use crate::shared::RocksCommon;
+use crate::tokens::Tokens;
+
+/// The smallest buffer for writes. Below it, each flush writes a tiny file.
+const WRITE_BUFFER_BYTES_MIN: u64 = 1 << 20;
+/// The largest: RocksDB's default.
+const WRITE_BUFFER_BYTES_MAX: u64 = 64 << 20;
+/// RocksDB's default number of buffers of a database.
+const WRITE_BUFFERS: u64 = 2;
+
+/// Opens engines over databases of RocksDB.
+#[derive(Clone, Debug)]
+pub struct RocksOpener(pub RocksOptions);
+
+/// How the memory of a process is divided, in bytes.
+struct Memory {
+    block_cache: u64,
+    write_buffer: u64,
+}
+
+impl Memory {
+    fn of(budget_bytes: u64, engines: u16) -> Self {
+        let buffers = u64::from(engines) * WRITE_BUFFERS;
+        let write_buffer = budget_bytes / 4 / buffers;
+        Self {
+            block_cache: budget_bytes / 2,
+            write_buffer: write_buffer.clamp(WRITE_BUFFER_BYTES_MIN, WRITE_BUFFER_BYTES_MAX),
+        }
+    }
+
+    fn all(&self, engines: u16) -> u64 {
+        self.block_cache + u64::from(engines) * WRITE_BUFFERS * self.write_buffer
+    }
+}
+
+impl RocksOpener {
+    /// The most files that this number of engines have open.
+    #[must_use]
+    pub fn files_max(engines: u16) -> u64 {
+        DIRECTORY_FILES_MAX + u64::from(engines) * DATABASE_FILES_MAX
+    }
+
+    /// The number of engines that the directory was made for. `None` if there is none yet.
+    ///
+    /// Errors: the directory is not ours, in a sentence.
+    pub fn engines(&self) -> io::Result<Option<u16>> {
+        directory::engines_of(&self.0.data)
+    }
+}
+
+impl OpenEngines for RocksOpener {
+    type Engine = Rocks;
+
+    fn budget_bytes_min(engines: u16) -> u64 {
+        4 * u64::from(engines) * WRITE_BUFFERS * WRITE_BUFFER_BYTES_MIN
+    }
+
+    fn open(&self, opening: &Opening) -> io::Result<Vec<Rocks>> {
+        let RocksOptions { data, sync, library, text } = &self.0;
+        let refused =
+            |why: &dyn std::fmt::Display| io::Error::other(format!("--engine rocksdb: {why}"));
+        let library = Library::load(library.as_deref()).map_err(|why| refused(&why))?;
+        let library = Arc::new(library);
+        let directory = Directory::open(data, opening.engines)?;
+        let folders: Vec<_> = (0..opening.engines).map(|number| directory.folder(number)).collect();
+        let kept = directory.flushes()?;
+        let common = RocksCommon::new(opening, directory, kept);
+        let memory = Memory::of(opening.budget.limit_bytes(), opening.engines);
+        opening.budget.charge_ahead(memory.all(opening.engines));
+        let bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let cache = BlockCache::new(&library, bytes(memory.block_cache));
+        let write_buffer_bytes = bytes(memory.write_buffer);
+        let options = DatabaseOptions { write_buffer_bytes, text: text.clone() };
+        let mut engines = Vec::new();
+        for (number, folder) in (0..).zip(folders) {
+            let filter = Arc::new(RecordFilter::new(Arc::clone(common.heap().flushes())));
+            let opened = Database::open(&library, &folder, (&options, &cache), Arc::clone(&filter));
+            let of_folder =
+                |why: &dyn std::fmt::Display| refused(&format_args!("{}: {why}", folder.display()));
+            let database = opened.map_err(|why| of_folder(&why))?;
+            let tokens = tokens(&database, number, opening.engines);
+            let tokens = tokens.map_err(|why| of_folder(&why))?;
+            let (common, hasher, sync) = (common.clone(), opening.hasher, *sync);
+            engines.push(Rocks::new(Parts {
+                number,
+                common,
+                hasher,
+                database,
+                filter,
+                tokens,
+                sync,
+            }));
+        }
+        Ok(engines)
+    }
+}
+
+/// The tokens of an engine, behind those that may have been given out.
+fn tokens(database: &Database, engine: u16, engines: u16) -> Result<Tokens, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let note = database.on_disk(NOTE_KEY, tokens_of_note).map_err(|error| text(&error))?;
+    let reserved = note.transpose().map_err(|error| text(&error))?.unwrap_or(0);
+    let mut tokens = Tokens::behind(reserved, engine, engines);
+    let note = note_of_tokens(tokens.first_note());
+    let change = crate::change::Change::Note { key: NOTE_KEY, bytes: note };
+    database.write(&[change], true).map_err(|error| text(&error))?;
+    Ok(tokens)
+}

@@ -1,0 +1,173 @@
+//! What the engines of a process share: the budget, the flushes, and the directory.
+//!
+//! Upstream:   any core, without a lock of an engine.
+//! Downstream: `engine::heap` for values and the flush word; the directory, which keeps each flush.
+//!
+//! Invariants:
+//! - C1  The directory has a flush before the word of all flushes does. So what an operation sees
+//!   flushed stays flushed after a crash, and no item is stored in an epoch that a later process
+//!   gives out again.
+//! - C2  A flush of a prefix is in the list until each engine has taken it. An operation takes the
+//!   flushes that were made before it began.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use kachel_engine::{Common, EngineOptions, HeapCommon, HeapUpload, Now, Opening, PrefixRefused};
+use kachel_host::{Level, log_line};
+use kachel_stdx::{FLUSHED_PREFIXES_MAX, FlushWord, KeyPrefix, Place, Reader};
+
+use crate::directory::{Directory, KeptFlushes};
+use crate::item::Seconds;
+use crate::range::KeyRange;
+
+/// The part that all engines of a process share.
+#[derive(Clone, Debug)]
+pub struct RocksCommon {
+    heap: HeapCommon,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Locked while a flush is written, so that flushes have one order.
+    directory: Mutex<Directory>,
+    seconds: Seconds,
+    /// Whether a flush could not be written. Then nothing is changed any more.
+    has_failed: AtomicBool,
+    /// The number of the newest flush of a prefix.
+    newest: AtomicU64,
+    prefixes: Mutex<Prefixes>,
+}
+
+/// The flushes of prefixes that some engine has not taken yet (C2).
+#[derive(Debug)]
+struct Prefixes {
+    list: VecDeque<(u64, Vec<KeyRange>)>,
+    /// For each engine, the newest flush that it has taken.
+    taken: Vec<u64>,
+}
+
+impl RocksCommon {
+    /// The part that all engines of a process share, which goes on from the flushes of the process
+    /// before.
+    pub(crate) fn new(opening: &Opening, directory: Directory, kept: KeptFlushes) -> Self {
+        let seconds = Seconds::of(&opening.start);
+        let word = FlushWord::resumed(kept.epoch, seconds.of_unix(kept.due_unix_s));
+        let shared = Shared {
+            directory: Mutex::new(directory),
+            seconds,
+            has_failed: AtomicBool::new(false),
+            newest: AtomicU64::new(0),
+            prefixes: Mutex::new(Prefixes {
+                list: VecDeque::new(),
+                taken: vec![0; usize::from(opening.engines)],
+            }),
+        };
+        Self { heap: HeapCommon::with_flushes(opening, word), shared: Arc::new(shared) }
+    }
+
+    pub(crate) const fn heap(&self) -> &HeapCommon {
+        &self.heap
+    }
+
+    pub(crate) fn seconds(&self) -> Seconds {
+        self.shared.seconds
+    }
+
+    /// Whether a flush could not be written.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.shared.has_failed.load(Relaxed)
+    }
+
+    /// Makes a flush durable, and then changes the word by `change` (C1). There will be `more`
+    /// flushes more, and one is pending in second `due` unless that is 0.
+    fn keep(&self, now: &Now, (more, due): (u32, u32), change: impl FnOnce()) {
+        let directory = self.shared.directory.lock().expect("a panic ends the process");
+        // Every change of the word replaces a pending flush. Without one, no other core changes
+        // the word meanwhile.
+        self.heap.cancel_flush(now);
+        let epoch = self.heap.epoch(now).wrapping_add(more);
+        let due_unix_s = self.shared.seconds.to_unix(due);
+        if let Err(error) = directory.keep(KeptFlushes { epoch, due_unix_s })
+            && !self.shared.has_failed.swap(true, Relaxed)
+        {
+            let what = "a flush cannot be written, so nothing is changed any more";
+            log_line(Level::Error, &format!("--data: {what}: {error}"));
+        }
+        change();
+        debug_assert!(self.heap.flushes().load().epoch() == epoch, "C1");
+    }
+
+    fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
+        self.shared.prefixes.lock().expect("a panic ends the process")
+    }
+
+    /// The number of the newest flush of a prefix. Cost: a load.
+    pub(crate) fn newest_prefix(&self) -> u64 {
+        self.shared.newest.load(Acquire)
+    }
+
+    /// Takes the flushes of prefixes that an engine has not taken (C2).
+    pub(crate) fn take_prefixes(&self, engine: u16) -> Vec<KeyRange> {
+        let mut prefixes = self.prefixes();
+        let Prefixes { list, taken } = &mut *prefixes;
+        let own = &mut taken[usize::from(engine)];
+        let not_taken = list.iter().filter(|(number, _)| number > own);
+        let ranges = not_taken.flat_map(|(_, ranges)| ranges.iter().cloned()).collect();
+        *own = self.newest_prefix();
+        let taken_by_all = taken.iter().copied().min().unwrap_or(0);
+        list.retain(|(number, _)| *number > taken_by_all);
+        ranges
+    }
+}
+
+impl Common for RocksCommon {
+    type Upload = HeapUpload;
+
+    fn options(&self) -> &EngineOptions {
+        self.heap.options()
+    }
+
+    fn register_core(&self) -> Option<Reader> {
+        self.heap.register_core()
+    }
+
+    fn begin_upload(&self, value_bytes: usize, core: Place) -> Option<HeapUpload> {
+        self.heap.begin_upload(value_bytes, core)
+    }
+
+    /// Waits until the flush is durable: a flush is rare, and its reply must not be sent before.
+    fn flush(&self, now: &Now) {
+        self.keep(now, (1, 0), || self.heap.flush(now));
+    }
+
+    /// Waits as [`Self::flush`] does.
+    fn flush_in(&self, due: u32, now: &Now) {
+        self.keep(now, (0, due), || self.heap.flush_in(due, now));
+    }
+
+    /// Waits as [`Self::flush`] does.
+    fn cancel_flush(&self, now: &Now) {
+        self.keep(now, (0, 0), || {});
+    }
+
+    /// Each engine writes the flush with its next batch, within a second.
+    fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+        let mut prefixes = self.prefixes();
+        if prefixes.list.len() == FLUSHED_PREFIXES_MAX {
+            return Err(PrefixRefused::TooMany);
+        }
+        let number = self.newest_prefix() + 1;
+        prefixes.list.push_back((number, KeyRange::of_prefix(prefix)));
+        self.shared.newest.store(number, Release); // C2
+        Ok(())
+    }
+
+    fn live_prefixes(&self) -> usize {
+        self.prefixes().list.len()
+    }
+}

@@ -1,0 +1,122 @@
+//! CAS tokens, none of which is given out twice, also after a crash.
+//!
+//! Upstream:   the engine takes a token for each item that it stores.
+//! Downstream: a note in the database says up to which number tokens may have been given out.
+//!
+//! ```text
+//!   given out        may be given out        the note that is being written
+//!  |----------------|-----------------------|-----------------------|
+//!               count                   reserved            reserved + block
+//! ```
+//!
+//! A process that starts goes on behind the note, so a crash skips what was reserved and not used.
+//! As in `HeapMap`, the tokens of engine n are congruent to n, so all tokens of the process differ.
+//!
+//! Invariants:
+//! - T1  A token is given out only if a durable note covers it.
+
+use kachel_engine::NO_TOKEN_MAX;
+
+use crate::pending::QUEUE_CHANGES_MAX;
+
+/// The tokens that one note reserves.
+const BLOCK: u64 = 1 << 20;
+
+// While a note is being written, two batches of tokens are taken: those of the batch that has the
+// note, and those of the next one. So operations rarely wait for a note.
+const _: () = assert!(BLOCK / 2 > 4 * QUEUE_CHANGES_MAX as u64, "the next note comes in time");
+
+/// The tokens of one engine.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    count: u64,
+    reserved: u64,
+    /// What the note says that is being written.
+    noted: Option<u64>,
+    engine: u64,
+    engines: u64,
+}
+
+impl Tokens {
+    /// Tokens behind those that the note of the process before has reserved. The first note
+    /// ([`Self::first_note`]) must be durable before a token is taken.
+    pub(crate) fn behind(reserved: u64, engine: u16, engines: u16) -> Self {
+        let (engine, engines) = (engine.into(), engines.into());
+        Self { count: reserved, reserved, noted: None, engine, engines }
+    }
+
+    /// The note to be written at the start.
+    pub(crate) fn first_note(&mut self) -> u64 {
+        self.reserved += BLOCK;
+        self.reserved
+    }
+
+    /// Whether a token may be taken. If not, a note is being written.
+    pub(crate) const fn are_left(&self) -> bool {
+        self.count < self.reserved
+    }
+
+    /// The next token.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.count += 1;
+        assert!(self.count <= self.reserved, "T1");
+        (NO_TOKEN_MAX + self.count) * self.engines + self.engine
+    }
+
+    /// The note to be written with the next batch, if it is time.
+    pub(crate) fn next_note(&mut self) -> Option<u64> {
+        if self.noted.is_some() || self.reserved - self.count > BLOCK / 2 {
+            return None;
+        }
+        self.noted = Some(self.reserved + BLOCK);
+        self.noted
+    }
+
+    /// Whether a note is being written. It is durable once its batch is.
+    pub(crate) const fn is_noting(&self) -> bool {
+        self.noted.is_some()
+    }
+
+    /// The note that was written is durable.
+    pub(crate) fn note_durable(&mut self) {
+        self.reserved = self.noted.take().expect("a note was written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_differ_between_engines_and_over_a_restart() {
+        let mut given = std::collections::BTreeSet::new();
+        let mut reserved = [0, 0];
+        for start in 0..3 {
+            for (engine, reserved) in (0..2).zip(&mut reserved) {
+                let mut tokens = Tokens::behind(*reserved, engine, 2);
+                *reserved = tokens.first_note();
+                for _ in 0..BLOCK / 2 + 10 {
+                    assert!(given.insert(tokens.next()), "start {start} of engine {engine}");
+                    if let Some(note) = tokens.next_note() {
+                        *reserved = note;
+                        assert!(tokens.is_noting() && tokens.next_note().is_none());
+                        tokens.note_durable();
+                    }
+                }
+                assert_eq!(*reserved % BLOCK, 0);
+            }
+        }
+        assert!(reserved.iter().all(|reserved| *reserved == 6 * BLOCK), "{reserved:?}");
+        assert!(given.first() > Some(&(NO_TOKEN_MAX * 2)));
+    }
+
+    #[test]
+    #[should_panic(expected = "T1")]
+    fn no_token_is_given_out_before_its_note_is_durable() {
+        let mut tokens = Tokens::behind(0, 0, 1);
+        tokens.first_note();
+        for _ in 0..=BLOCK {
+            tokens.next();
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A server in memory over a data directory, which can be stopped and started again.
+//!
+//! Upstream:   the tests.
+//! Downstream: `kachel_testkit::World`.
+
+use kachel_engine::OpenEngines as _;
+use kachel_io::memory::disk::{Disk, FaultPlan};
+use kachel_io::{FarEnd, ManualClock};
+use kachel_rocks::{Rocks, RocksOpener, RocksOptions, RocksSync};
+use kachel_testkit::{FakeRocksdb, Uncounted, World, WorldOptions};
+use tempfile::TempDir;
+
+/// Which library the engines use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// RocksDB.
+    Real,
+    /// The library that stands in for it.
+    Fake,
+}
+
+impl Kind {
+    /// The libraries of this machine.
+    pub(crate) fn all() -> Vec<Self> {
+        let is_missing = std::env::var_os("KACHEL_FAKE_ROCKSDB").is_some();
+        if is_missing { vec![Self::Fake] } else { vec![Self::Real, Self::Fake] }
+    }
+}
+
+/// Requests that change something, or would if there were an item.
+pub(crate) fn sentences() -> [&'static str; 9] {
+    [
+        "set x 0 0 1\r\n1\r\n",
+        "add x 0 0 1\r\n1\r\n",
+        "ms x 1\r\n1\r\n",
+        "touch lost 9\r\n",
+        "gat 9 lost\r\n",
+        "incr lost 1\r\n",
+        "delete lost\r\n",
+        "append lost 0 0 1\r\n1\r\n",
+        "mg x N9\r\n",
+    ]
+}
+
+/// A server, and what its files are in.
+pub(crate) struct Bench {
+    opener: RocksOpener,
+    place: TempDir,
+    _library: Option<FakeRocksdb>,
+    world: Option<World<Uncounted, Rocks>>,
+    disk: Disk,
+    client: Option<FarEnd>,
+    /// The Unix time of the next start.
+    unix_s: i64,
+}
+
+impl Bench {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self::with(kind, RocksSync::Always)
+    }
+
+    pub(crate) fn with(kind: Kind, sync: RocksSync) -> Self {
+        let library = (kind == Kind::Fake).then(|| FakeRocksdb::build(None));
+        Self::over(library, sync)
+    }
+
+    /// Over a library that lacks a function.
+    pub(crate) fn without(function: &str) -> Self {
+        Self::over(Some(FakeRocksdb::build(Some(function))), RocksSync::Always)
+    }
+
+    fn over(library: Option<FakeRocksdb>, sync: RocksSync) -> Self {
+        let place = tempfile::tempdir().expect("a folder");
+        let data = place.path().join("data");
+        let path = library.as_ref().map(|library| library.path().to_owned());
+        let opener = RocksOpener(RocksOptions { data, sync, library: path, text: String::new() });
+        let disk = Disk::new(1, &ManualClock::new(0));
+        let (world, client, unix_s) = (None, None, 1_800_000_000);
+        Self { opener, place, _library: library, world, disk, client, unix_s }
+    }
+
+    fn world_options(&self, shards: u16, engines: Option<u16>) -> WorldOptions {
+        let start_unix_s = self.unix_s;
+        WorldOptions { shards, engines, evict: false, start_unix_s, ..WorldOptions::default() }
+    }
+
+    /// Starts the server with this number of threads. A new directory is for as many engines.
+    pub(crate) fn start(&mut self, shards: u16) {
+        let engines = self.opener.engines().expect("it is ours");
+        let options = self.world_options(shards, engines);
+        let mut world = World::over(options, |_| Uncounted, &self.opener);
+        self.disk = Disk::new(1, &world.clock);
+        world.use_disk(&self.disk);
+        self.world = Some(world);
+        self.connect();
+    }
+
+    /// Starts the server as [`Self::start`] does, or sees that it cannot start.
+    pub(crate) fn start_and_see_it_fail(&mut self, fails: bool) {
+        if fails {
+            let said = self.refusal(1);
+            assert!(said.ends_with("IO error: as the test wants it"), "{said}");
+        } else {
+            self.start(1);
+        }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.client = None;
+        self.world = None;
+    }
+
+    /// Stops the server, and starts it again after this number of seconds.
+    pub(crate) fn restart(&mut self, shards: u16, seconds: i64) {
+        self.stop();
+        self.unix_s += seconds;
+        self.start(shards);
+    }
+
+    /// Lets seconds pass.
+    pub(crate) fn pass(&mut self, seconds: u64) {
+        let world = self.world.as_mut().expect("it runs");
+        world.clock.advance_ns(seconds * 1_000_000_000);
+        world.settle();
+        self.unix_s += seconds as i64;
+    }
+
+    /// Has each call take a second.
+    pub(crate) fn slow_disk(&self) {
+        let latency_ns = Some(1_000..=1_000_000_000);
+        self.disk.set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    }
+
+    /// Has a new client ask.
+    pub(crate) fn connect(&mut self) {
+        self.client = Some(self.world.as_ref().expect("it runs").connect());
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.as_ref().expect("a client").is_closed()
+    }
+
+    /// Sends a request, and returns the reply once nothing is in flight.
+    pub(crate) fn ask(&mut self, input: &str) -> String {
+        let world = self.world.as_mut().expect("it runs");
+        let client = self.client.as_ref().expect("a client");
+        client.write(input.as_bytes());
+        world.settle();
+        while self.disk.advance_to_next_due() {
+            world.settle();
+        }
+        String::from_utf8(client.read()).expect("text")
+    }
+
+    pub(crate) fn expect(&mut self, input: &str, reply: &str) {
+        let said = self.ask(input);
+        let asked = &input[..input.len().min(100)];
+        assert_eq!(said, reply, "to {}", asked.escape_debug());
+    }
+
+    /// Writes a file that directs the library that stands in for RocksDB.
+    pub(crate) fn direct(&self, name: &str, text: &str) {
+        let folder = self.place.path().join("data/engine-0000");
+        std::fs::write(folder.join(name), text).expect("the folder of the first engine");
+    }
+
+    /// Sets the options for RocksDB.
+    pub(crate) fn options(&mut self, text: &str) {
+        self.opener.0.text = text.to_owned();
+    }
+
+    /// What an opener says that cannot open the directory for this number of engines.
+    pub(crate) fn refusal(&mut self, engines: u16) -> String {
+        let opening = self.world_options(1, Some(engines)).opening_alone();
+        let refused = self.opener.open(&opening).expect_err("refused");
+        refused.to_string()
+    }
+}

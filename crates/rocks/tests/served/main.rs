@@ -1,0 +1,248 @@
+//! A server over engines of RocksDB: what its clients see, over restarts and failures.
+//!
+//! Upstream:   `cargo test -p kachel-rocks`.
+//! Downstream: a server in memory, whose disk makes the calls of the library when they are due.
+//!
+//! Each test runs over RocksDB and over the library that stands in for it. Where RocksDB is not
+//! installed, `KACHEL_FAKE_ROCKSDB=1` says so; otherwise the tests fail there.
+
+mod bench;
+
+use bench::{Bench, Kind, sentences};
+use kachel_rocks::RocksSync;
+
+/// Runs a test over both libraries.
+fn with_both(test: impl Fn(&mut Bench)) {
+    for kind in Kind::all() {
+        test(&mut Bench::new(kind));
+    }
+}
+
+#[test]
+fn every_verb_is_answered_and_survives_a_restart() {
+    with_both(|bench| {
+        bench.start(2);
+        bench.expect("set a 7 0 3 noreply\r\nold\r\nset a 5 0 5\r\nfirst\r\n", "STORED\r\n");
+        bench.expect("append a 0 0 1\r\n!\r\nprepend a 0 0 1\r\n<\r\n", "STORED\r\nSTORED\r\n");
+        bench
+            .expect("add a 0 0 1\r\nx\r\nreplace b 0 0 1\r\nx\r\n", "NOT_STORED\r\nNOT_STORED\r\n");
+        bench.expect("set n 0 0 2\r\n41\r\nincr n 1\r\ndecr n 2\r\n", "STORED\r\n42\r\n40\r\n");
+        bench.expect("set gone 0 0 1\r\nx\r\ndelete gone\r\n", "STORED\r\nDELETED\r\n");
+        bench.expect("set short 0 10 1\r\nx\r\nset long 0 10 1\r\nx\r\n", "STORED\r\nSTORED\r\n");
+        bench.expect("touch long 1000\r\nmd a I q\r\nmn\r\n", "TOUCHED\r\nMN\r\n");
+        bench.expect("ms big 300000\r\n", "");
+        bench.expect(&format!("{}\r\n", "x".repeat(300_000)), "HD\r\n");
+        for threads in [1, 3, 2] {
+            bench.restart(threads, 5);
+            // The item is stale, and the first client that asks wins.
+            let marks = if threads == 1 { "X W" } else { "Z X" };
+            bench.expect("mg a f v s t\r\n", &format!("VA 7 f5 s7 t-1 {marks}\r\n<first!\r\n"));
+            let short = if threads == 1 { "VALUE short 0 1\r\nx\r\n" } else { "" };
+            bench.expect("get n gone\r\n", "VALUE n 0 2\r\n40\r\nEND\r\n");
+            bench.expect("get short\r\n", &format!("{short}END\r\n"));
+            bench.expect("get long\r\n", "VALUE long 0 1\r\nx\r\nEND\r\n");
+            bench.expect("mg big s\r\n", "HD s300000\r\n");
+            assert!(bench.ask("get big\r\n").len() > 300_000);
+        }
+    });
+}
+
+#[test]
+fn flushes_survive_a_restart_and_hold_what_was_stored_before() {
+    with_both(|bench| {
+        bench.start(3);
+        bench.expect(
+            "set a 0 0 1\r\n1\r\nflush_all\r\nset b 0 0 1\r\n2\r\n",
+            "STORED\r\nOK\r\nSTORED\r\n",
+        );
+        bench.restart(2, 1);
+        bench.expect(
+            "get a b\r\nflush_all 100\r\nset c 0 0 1\r\n3\r\n",
+            "VALUE b 0 1\r\n2\r\nEND\r\nOK\r\nSTORED\r\n",
+        );
+        bench.restart(1, 50);
+        bench.expect("get a b c\r\n", "VALUE b 0 1\r\n2\r\nVALUE c 0 1\r\n3\r\nEND\r\n");
+        bench.restart(4, 60);
+        bench.expect("get a b c\r\nset d 0 0 1\r\n4\r\n", "END\r\nSTORED\r\n");
+        bench.restart(1, 1);
+        bench.expect(
+            "get a b c d\r\nflush_all\r\nget d\r\n",
+            "VALUE d 0 1\r\n4\r\nEND\r\nOK\r\nEND\r\n",
+        );
+    });
+}
+
+#[test]
+fn the_flush_of_a_prefix_takes_its_keys_in_all_engines() {
+    with_both(|bench| {
+        bench.start(3);
+        for number in 0..20 {
+            bench.expect(&format!("set user:{number} 0 0 1\r\n1\r\n"), "STORED\r\n");
+        }
+        bench.expect("set user 0 0 1\r\n1\r\nset users 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
+        bench.restart(2, 1);
+        bench.expect("get user:1\r\n", "VALUE user:1 0 1\r\n1\r\nEND\r\n");
+        // What is stored after the flush stays, also if it is written with it.
+        bench.expect(
+            "flush_prefix user\r\nset user:7 0 0 1\r\n2\r\nget user:1 user:7 user users\r\n",
+            "OK\r\nSTORED\r\nVALUE user:7 0 1\r\n2\r\nVALUE users 0 1\r\n1\r\nEND\r\n",
+        );
+        bench.pass(2);
+        bench.restart(3, 1);
+        let keys: String = (0..20).map(|number| format!(" user:{number}")).collect();
+        bench.expect(
+            &format!("get user users{keys}\r\n"),
+            "VALUE users 0 1\r\n1\r\nVALUE user:7 0 1\r\n2\r\nEND\r\n",
+        );
+    });
+}
+
+#[test]
+fn no_token_is_given_out_twice() {
+    with_both(|bench| {
+        let mut tokens = std::collections::BTreeSet::new();
+        for threads in [1, 3, 2, 1] {
+            bench.start(threads);
+            for number in 0..30 {
+                let reply = bench.ask(&format!("ms k{number} 1 c\r\nx\r\n"));
+                let token = reply.trim().strip_prefix("HD c").expect("stored").to_owned();
+                assert!(tokens.insert(token), "{reply}");
+            }
+            bench.stop();
+        }
+    });
+}
+
+#[test]
+fn a_listing_shows_every_item_once_and_no_dead_one() {
+    with_both(|bench| {
+        bench.start(2);
+        for number in 0..300 {
+            bench.expect(&format!("set k{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
+        }
+        bench.restart(2, 1);
+        bench.expect(
+            "delete k7\r\nset k8 0 1 1\r\ny\r\nset new 0 0 1\r\nx\r\n",
+            "DELETED\r\nSTORED\r\nSTORED\r\n",
+        );
+        bench.pass(2);
+        let dump = bench.ask("lru_crawler metadump all\r\n");
+        let keys: std::collections::BTreeSet<_> =
+            dump.lines().filter_map(|line| line.split(' ').next()?.strip_prefix("key=")).collect();
+        assert_eq!((keys.len(), dump.lines().count()), (299, 301), "{dump}");
+        assert!(keys.contains("new") && !keys.contains("k7") && !keys.contains("k8"));
+    });
+}
+
+#[test]
+fn requests_for_one_key_are_answered_in_their_order_while_it_is_read() {
+    with_both(|bench| {
+        bench.start(1);
+        bench.expect("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
+        bench.restart(1, 1);
+        bench.slow_disk();
+        let (a1, a8) = ("VALUE a 0 1\r\n1\r\n", "VALUE a 0 1\r\n8\r\n");
+        let b1 = "VALUE b 0 1\r\n1\r\n";
+        bench.expect(
+            "get a\r\nincr a 1\r\nset a 0 0 1\r\n7\r\nincr a 1\r\nget a b\r\ndelete b\r\nget b\r\n",
+            &format!("{a1}END\r\n2\r\nSTORED\r\n8\r\n{a8}{b1}END\r\nDELETED\r\nEND\r\n"),
+        );
+    });
+}
+
+/// The N-th write of an engine fails, for each N. What was acknowledged is there after a restart.
+/// Until then the server answers each request that would change something by an error.
+#[test]
+fn after_a_write_that_fails_nothing_is_changed_any_more() {
+    for fails_at in 1..=8 {
+        let mut bench = Bench::new(Kind::Fake);
+        bench.start(1);
+        bench.stop();
+        bench.direct("fail-write", &fails_at.to_string());
+        bench.start_and_see_it_fail(fails_at == 1);
+        if fails_at == 1 {
+            continue;
+        }
+        // The first write was the note of the tokens.
+        for number in 2..fails_at {
+            bench.expect(&format!("set k{number} 0 0 1\r\n1\r\n"), "STORED\r\n");
+        }
+        assert_eq!(bench.ask("set lost 0 0 1\r\n1\r\n"), "", "its client does not know");
+        assert!(bench.is_closed());
+        bench.connect();
+        for input in sentences() {
+            bench.expect(input, "SERVER_ERROR disk error\r\n");
+        }
+        for number in 2..fails_at {
+            bench.expect(
+                &format!("get k{number}\r\n"),
+                &format!("VALUE k{number} 0 1\r\n1\r\nEND\r\n"),
+            );
+        }
+        bench.expect("get other\r\n", "END\r\n");
+        bench.stop();
+        bench.direct("fail-write", "0");
+        bench.start(1);
+        bench.expect("get lost\r\nset lost 0 0 1\r\n2\r\n", "END\r\nSTORED\r\n");
+        for number in 2..fails_at {
+            bench.expect(
+                &format!("get k{number}\r\n"),
+                &format!("VALUE k{number} 0 1\r\n1\r\nEND\r\n"),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sync_that_fails_ends_all_changes_and_one_of_an_interval_comes_in_time() {
+    let mut bench = Bench::with(Kind::Fake, RocksSync::Interval(500_000_000));
+    bench.start(1);
+    bench.expect("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    bench.restart(1, 1);
+    bench.stop();
+    bench.direct("fail-write", "-1");
+    bench.start(1);
+    bench.expect("set a 0 0 1\r\n2\r\n", "STORED\r\n");
+    bench.pass(1);
+    bench.expect("set a 0 0 1\r\n3\r\n", "SERVER_ERROR disk error\r\n");
+    bench.expect("get a\r\n", "VALUE a 0 1\r\n2\r\nEND\r\n");
+}
+
+#[test]
+fn a_key_that_cannot_be_read_errs_and_the_others_do_not() {
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(1);
+    bench.expect("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
+    bench.stop();
+    bench.direct("fail-read", "1");
+    bench.start(1);
+    let replies =
+        ["get a\r\n", "get b\r\n", "append a 0 0 1\r\nx\r\n"].map(|input| bench.ask(input));
+    let failed = replies.iter().filter(|reply| *reply == "SERVER_ERROR disk error\r\n").count();
+    assert!(failed >= 1, "one of two keys is not in memory: {replies:?}");
+    bench.expect("set a 0 0 1\r\n3\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\n3\r\nEND\r\n");
+    bench.expect("get none\r\n", "END\r\n");
+}
+
+#[test]
+fn what_cannot_be_opened_is_named() {
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(2);
+    let said = bench.refusal(2);
+    assert!(said.ends_with("another server has the directory open"), "{said}");
+    bench.stop();
+    let said = bench.refusal(3);
+    assert!(said.ends_with("was made for 2 engines, and is opened for 3"), "{said}");
+    bench.options("no_such_option=1");
+    let said = bench.refusal(2);
+    assert!(said.ends_with("engine-0000: Invalid argument: no_such_option"), "{said}");
+    bench.options("");
+    bench.direct("fail-open", "1");
+    let said = bench.refusal(2);
+    assert!(said.ends_with("engine-0000: Corruption: as the test wants it"), "{said}");
+    let said = Bench::without("rocksdb_writebatch_putv").refusal(1);
+    assert!(
+        said.ends_with("has no function rocksdb_writebatch_putv: the version does not fit"),
+        "{said}"
+    );
+}

@@ -125,15 +125,25 @@ impl Bench {
         self.unix_s += seconds as i64;
     }
 
-    /// Has each call take a second.
-    pub(crate) fn slow_disk(&self) {
-        let latency_ns = Some(1_000..=1_000_000_000);
+    /// Has each call take a time.
+    pub(crate) fn disk_that_takes(&self, ns: u64) {
+        let latency_ns = Some(ns..=ns);
         self.disk.set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    }
+
+    /// A client beside the one that asks.
+    pub(crate) fn client(&self) -> FarEnd {
+        self.world.as_ref().expect("it runs").connect()
     }
 
     /// Has a new client ask.
     pub(crate) fn connect(&mut self) {
-        self.client = Some(self.world.as_ref().expect("it runs").connect());
+        self.client = Some(self.client());
+    }
+
+    /// Sends a request, and does not wait.
+    pub(crate) fn send(&self, input: &str) {
+        self.client.as_ref().expect("a client").write(input.as_bytes());
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -142,9 +152,9 @@ impl Bench {
 
     /// Sends a request, and returns the reply once nothing is in flight.
     pub(crate) fn ask(&mut self, input: &str) -> String {
+        self.send(input);
         let world = self.world.as_mut().expect("it runs");
         let client = self.client.as_ref().expect("a client");
-        client.write(input.as_bytes());
         world.settle();
         while self.disk.advance_to_next_due() {
             world.settle();

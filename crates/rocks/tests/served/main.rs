@@ -140,13 +140,40 @@ fn requests_for_one_key_are_answered_in_their_order_while_it_is_read() {
         bench.start(1);
         bench.expect("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
         bench.restart(1, 1);
-        bench.slow_disk();
+        bench.disk_that_takes(1_000_000);
         let (a1, a8) = ("VALUE a 0 1\r\n1\r\n", "VALUE a 0 1\r\n8\r\n");
         let b1 = "VALUE b 0 1\r\n1\r\n";
         bench.expect(
             "get a\r\nincr a 1\r\nset a 0 0 1\r\n7\r\nincr a 1\r\nget a b\r\ndelete b\r\nget b\r\n",
             &format!("{a1}END\r\n2\r\nSTORED\r\n8\r\n{a8}{b1}END\r\nDELETED\r\nEND\r\n"),
         );
+    });
+}
+
+/// What was read before a flush is out of date when the request that waits for it is executed.
+#[test]
+fn a_flush_counts_that_has_overtaken_the_read_of_a_key() {
+    with_both(|bench| {
+        bench.start(1);
+        for key in ["p:a", "p:b"] {
+            bench.expect(&format!("set {key} 0 0 1\r\n1\r\n"), "STORED\r\n");
+        }
+        bench.restart(1, 1);
+        let mut waited = 0;
+        for key in ["p:a", "p:b"] {
+            bench.disk_that_takes(1_000_000_000);
+            let other = bench.client();
+            bench.send(&format!("incr {key} 1\r\n"));
+            bench.pass(0); // The read begins.
+            other.write(b"flush_prefix p\r\n");
+            bench.pass(0);
+            assert_eq!(other.read(), b"OK\r\n");
+            bench.pass(2); // The read and the flush complete in one poll.
+            // A key that is in memory is not waited for.
+            waited += u32::from(bench.ask("") == "NOT_FOUND\r\n");
+            bench.expect(&format!("get {key}\r\n"), "END\r\n");
+        }
+        assert!(waited > 0, "a key had to be read");
     });
 }
 

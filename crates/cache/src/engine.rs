@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use kachel_engine::{
     Answer, Block, Changes, Common, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine,
-    EngineOptions, EngineStats, Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup,
-    MissModel, NotYet, Now, Operation, Outcome, PrefixRefused, Room, Ticket, WalkStep, apply, get,
+    EngineOptions, EngineStats, Evicted, Extensions, FlushFailed, GetTerms, ItemView, Key,
+    LastDead, Lookup, MissModel, NotYet, Now, Operation, Outcome, PrefixRefused, Room, Ticket,
+    WalkStep, apply, get,
 };
 use kachel_segment::{Item, Pool, WalkCursor};
 use kachel_stdx::{BytePrefix, Landing, Place, Reader, SizeClasses, TooManyPrefixes};
@@ -75,17 +76,20 @@ impl Common for CacheCommon {
         self.pool.spare_landing()
     }
 
-    fn flush(&self, now: &Now) {
+    fn flush(&self, now: &Now) -> Result<(), FlushFailed> {
         self.changes.flush(None, || self.pool.flush_word().flush(now.second));
+        Ok(())
     }
 
-    fn flush_in(&self, due: u32, now: &Now) {
+    fn flush_in(&self, due: u32, now: &Now) -> Result<(), FlushFailed> {
         let change = || self.pool.flush_word().flush_in(due, now.second);
         self.changes.flush(Some(due), change);
+        Ok(())
     }
 
-    fn cancel_flush(&self, now: &Now) {
+    fn cancel_flush(&self, now: &Now) -> Result<(), FlushFailed> {
         self.changes.flush(None, || self.pool.flush_word().cancel(now.second));
+        Ok(())
     }
 
     fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {

@@ -34,6 +34,7 @@
 //!   lost. Each engine answers the same to an operation whose value the disk cannot read. That
 //!   operation may succeed when a client asks again.
 
+use std::fmt;
 use std::sync::Arc;
 
 use kachel_stdx::{BytePrefix, DurableWord, Held, Landing, Place, Reader, Sequence, SizeClasses};
@@ -100,7 +101,22 @@ pub enum PrefixRefused {
     TooMany,
     /// The engine cannot flush a prefix.
     Unsupported,
+    /// The disk takes no changes any more.
+    DiskFailed,
 }
+
+/// A flush of all items is not kept: the disk takes no changes any more, or could not keep this
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushFailed;
+
+impl fmt::Display for FlushFailed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the disk could not keep the flush")
+    }
+}
+
+impl std::error::Error for FlushFailed {}
 
 /// The answer to a read of another core's items.
 #[derive(Debug)]
@@ -236,15 +252,22 @@ pub trait Common: Clone + Send + Sync + 'static {
     }
 
     /// Flushes all items that are stored so far, in all engines at once. An operation that begins
-    /// later sees the flush. The reply to the client does not wait until the flush is durable.
-    fn flush(&self, now: &Now);
+    /// later sees the flush. It is durable when the call returns, if the engine promises that of
+    /// changes: a flush is rare, so the core may wait for it.
+    ///
+    /// Errors: a crash may take the flush back, or it was not made.
+    fn flush(&self, now: &Now) -> Result<(), FlushFailed>;
 
     /// Flushes in the second `due` all items that are stored until then, in all engines. A later
     /// call replaces a pending one.
-    fn flush_in(&self, due: u32, now: &Now);
+    ///
+    /// Errors: those of [`Self::flush`].
+    fn flush_in(&self, due: u32, now: &Now) -> Result<(), FlushFailed>;
 
     /// Forgets a pending flush.
-    fn cancel_flush(&self, now: &Now);
+    ///
+    /// Errors: those of [`Self::flush`].
+    fn cancel_flush(&self, now: &Now) -> Result<(), FlushFailed>;
 
     /// Flushes all items that are stored so far under a key that `prefix` takes, in all engines at
     /// once. An operation that begins later sees the flush.

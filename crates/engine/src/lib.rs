@@ -47,8 +47,8 @@ mod tests;
 pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, NotYet, Put, PutValue, Refused, Side};
 pub use contract::{
-    Answer, Common, Durability, Engine, INLINE_VALUE_BYTES_MAX, PrefixRefused, ReadAnswer,
-    ReadBeside, ReadValue, ReceiveValue,
+    Answer, Common, Durability, Engine, FlushFailed, INLINE_VALUE_BYTES_MAX, PrefixRefused,
+    ReadAnswer, ReadBeside, ReadValue, ReceiveValue,
 };
 pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
 pub use extensions::{BATCH_MAX, Evicted, Extensions, Lookup, Room};

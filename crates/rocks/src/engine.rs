@@ -294,6 +294,7 @@ impl Rocks {
         }
         self.durable.fail();
         self.pending.fail();
+        self.common.refuse_flushes();
     }
 
     /// Reports the first read that has failed.

@@ -16,7 +16,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use kachel_engine::{Common, EngineOptions, HeapCommon, HeapUpload, Now, Opening, PrefixRefused};
+use kachel_engine::{
+    Common, EngineOptions, FlushFailed, HeapCommon, HeapUpload, Now, Opening, PrefixRefused,
+};
 use kachel_host::{Level, log_line};
 use kachel_stdx::{FLUSHED_PREFIXES_MAX, FlushWord, KeyPrefix, Place, Reader};
 
@@ -38,6 +40,7 @@ struct Shared {
     seconds: Seconds,
     /// Whether a flush could not be written. Then nothing is changed any more.
     has_failed: AtomicBool,
+    refuses_flushes: AtomicBool,
     /// The number of the newest flush of a prefix.
     newest: AtomicU64,
     prefixes: Mutex<Prefixes>,
@@ -61,6 +64,7 @@ impl RocksCommon {
             directory: Mutex::new(directory),
             seconds,
             has_failed: AtomicBool::new(false),
+            refuses_flushes: AtomicBool::new(false),
             newest: AtomicU64::new(0),
             prefixes: Mutex::new(Prefixes {
                 list: VecDeque::new(),
@@ -83,23 +87,39 @@ impl RocksCommon {
         self.shared.has_failed.load(Relaxed)
     }
 
+    /// An engine has failed, or a flush could not be written: no flush is made any more.
+    pub(crate) fn refuse_flushes(&self) {
+        self.shared.refuses_flushes.store(true, Relaxed);
+    }
+
     /// Makes a flush durable, and then changes the word by `change` (C1). There will be `more`
-    /// flushes more, and one is pending in second `due` unless that is 0.
-    fn keep(&self, now: &Now, (more, due): (u32, u32), change: impl FnOnce()) {
+    /// flushes more, and one is pending in second `due` unless that is 0. A flush that may not be
+    /// durable is made all the same, because it may be durable, too.
+    fn keep(
+        &self,
+        now: &Now,
+        (more, due): (u32, u32),
+        change: impl FnOnce() -> Result<(), FlushFailed>,
+    ) -> Result<(), FlushFailed> {
         let directory = self.shared.directory.lock().expect("a panic ends the process");
+        if self.shared.refuses_flushes.load(Relaxed) {
+            return Err(FlushFailed);
+        }
         // Every change of the word replaces a pending flush. Without one, no other core changes
         // the word meanwhile.
-        self.heap.cancel_flush(now);
+        self.heap.cancel_flush(now)?;
         let epoch = self.heap.epoch(now).wrapping_add(more);
         let due_unix_s = self.shared.seconds.to_unix(due);
-        if let Err(error) = directory.keep(KeptFlushes { epoch, due_unix_s })
-            && !self.shared.has_failed.swap(true, Relaxed)
-        {
+        let kept = directory.keep(KeptFlushes { epoch, due_unix_s });
+        if let Err(error) = &kept {
             let what = "a flush cannot be written, so nothing is changed any more";
             log_line(Level::Error, &format!("--data: {what}: {error}"));
+            self.shared.has_failed.store(true, Relaxed);
+            self.refuse_flushes();
         }
-        change();
+        change()?;
         debug_assert!(self.heap.flushes().load().epoch() == epoch, "C1");
+        kept.map_err(|_| FlushFailed)
     }
 
     fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
@@ -141,22 +161,25 @@ impl Common for RocksCommon {
     }
 
     /// Waits until the flush is durable: a flush is rare, and its reply must not be sent before.
-    fn flush(&self, now: &Now) {
-        self.keep(now, (1, 0), || self.heap.flush(now));
+    fn flush(&self, now: &Now) -> Result<(), FlushFailed> {
+        self.keep(now, (1, 0), || self.heap.flush(now))
     }
 
     /// Waits as [`Self::flush`] does.
-    fn flush_in(&self, due: u32, now: &Now) {
-        self.keep(now, (0, due), || self.heap.flush_in(due, now));
+    fn flush_in(&self, due: u32, now: &Now) -> Result<(), FlushFailed> {
+        self.keep(now, (0, due), || self.heap.flush_in(due, now))
     }
 
     /// Waits as [`Self::flush`] does.
-    fn cancel_flush(&self, now: &Now) {
-        self.keep(now, (0, 0), || {});
+    fn cancel_flush(&self, now: &Now) -> Result<(), FlushFailed> {
+        self.keep(now, (0, 0), || Ok(()))
     }
 
     /// Each engine writes the flush with its next batch, within a second.
     fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+        if self.shared.refuses_flushes.load(Relaxed) {
+            return Err(PrefixRefused::DiskFailed);
+        }
         let mut prefixes = self.prefixes();
         if prefixes.list.len() == FLUSHED_PREFIXES_MAX {
             return Err(PrefixRefused::TooMany);

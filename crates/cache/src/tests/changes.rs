@@ -210,13 +210,13 @@ fn a_copy_is_dropped_before_its_item_changes() {
             flush @ 0..3 => {
                 let common = pair.cache.common();
                 match flush {
-                    0 => common.flush(&pair.now),
+                    0 => common.flush(&pair.now).expect("no disk"),
                     1 => {
                         let name = format!("key {}", random() % 10);
                         let prefix = BytePrefix::of_bytes(name.as_bytes()).expect("a prefix");
                         common.flush_prefix(&prefix).expect("upkeep has followed the last ones");
                     }
-                    _ => common.flush_in(pair.now.second + 2, &pair.now),
+                    _ => common.flush_in(pair.now.second + 2, &pair.now).expect("no disk"),
                 }
                 pair.cache.note_flush(&pair.now);
             }

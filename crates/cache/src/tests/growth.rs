@@ -285,7 +285,7 @@ fn growing_to_many_items_and_back_does_little_in_one_go() {
 fn a_lower_limit_takes_flushed_memory_back_in_steps() {
     let mut watched = Watched::new();
     watched.fill(ITEMS / 2).expect("growing");
-    watched.engine.common().flush(&watched.now);
+    watched.engine.common().flush(&watched.now).expect("no disk");
     watched.engine.note_flush(&watched.now);
     watched.upkeep_to_the_end().expect("reclaiming");
     watched.budget.set_limit_bytes(LOW_BYTES);

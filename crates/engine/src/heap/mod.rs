@@ -27,7 +27,7 @@ use kachel_stdx::{
 
 use crate::change::{Mark, NoRoom, Put, PutValue, Side};
 use crate::contract::{
-    Common, INLINE_VALUE_BYTES_MAX, PrefixRefused, ReadBeside, ReadValue, ReceiveValue,
+    Common, FlushFailed, INLINE_VALUE_BYTES_MAX, PrefixRefused, ReadBeside, ReadValue, ReceiveValue,
 };
 use crate::item::ItemView;
 use crate::opening::Opening;
@@ -112,16 +112,19 @@ impl Common for HeapCommon {
         fits.then(|| HeapUpload { bytes: bytes(), charge: Charge::none(&self.budget) })
     }
 
-    fn flush(&self, now: &Now) {
+    fn flush(&self, now: &Now) -> Result<(), FlushFailed> {
         self.flushes.flush(now.second);
+        Ok(())
     }
 
-    fn flush_in(&self, due: u32, now: &Now) {
+    fn flush_in(&self, due: u32, now: &Now) -> Result<(), FlushFailed> {
         self.flushes.flush_in(due, now.second);
+        Ok(())
     }
 
-    fn cancel_flush(&self, now: &Now) {
+    fn cancel_flush(&self, now: &Now) -> Result<(), FlushFailed> {
         self.flushes.cancel(now.second);
+        Ok(())
     }
 
     fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {

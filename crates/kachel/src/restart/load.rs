@@ -79,7 +79,8 @@ impl Found {
             });
             // By the contract, so that copies outside of the engine hear of it, too.
             if let Some(due) = self.head.flush_due {
-                lock(&loader.caches[0]).common().flush_in(due, &now);
+                let flushed = lock(&loader.caches[0]).common().flush_in(due, &now);
+                flushed.expect("caches have no disk");
             }
         }
         if lock(&loader.reader).has_ended {

@@ -27,8 +27,8 @@ impl Kind {
     }
 }
 
-/// Requests that change something, or would if there were an item.
-pub(crate) fn sentences() -> [&'static str; 9] {
+/// Requests that change something, or would if the change of the key `lost` were not lost.
+pub(crate) fn sentences() -> [&'static str; 12] {
     [
         "set x 0 0 1\r\n1\r\n",
         "add x 0 0 1\r\n1\r\n",
@@ -39,6 +39,9 @@ pub(crate) fn sentences() -> [&'static str; 9] {
         "delete lost\r\n",
         "append lost 0 0 1\r\n1\r\n",
         "mg x N9\r\n",
+        "flush_all\r\n",
+        "flush_all 9\r\n",
+        "flush_prefix x\r\n",
     ]
 }
 
@@ -166,6 +169,12 @@ impl Bench {
         let said = self.ask(input);
         let asked = &input[..input.len().min(100)];
         assert_eq!(said, reply, "to {}", asked.escape_debug());
+    }
+
+    /// Has every write of the file of the flushes fail: a folder has the name of the new file.
+    pub(crate) fn refuse_flushes(&self) {
+        let new = self.place.path().join("data/kachel.new");
+        std::fs::create_dir(new).expect("no file is left there");
     }
 
     /// Writes a file that directs the library that stands in for RocksDB.

@@ -221,6 +221,18 @@ fn after_a_write_that_fails_nothing_is_changed_any_more() {
 }
 
 #[test]
+fn a_flush_that_cannot_be_written_is_made_and_ends_all_changes() {
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(2);
+    bench.expect("set a 0 0 1\r\n1\r\nflush_all 9\r\n", "STORED\r\nOK\r\n");
+    bench.refuse_flushes();
+    bench.expect("flush_all\r\nget a\r\n", "SERVER_ERROR disk error\r\nEND\r\n");
+    for input in sentences().into_iter().filter(|input| !input.contains("lost")) {
+        bench.expect(input, "SERVER_ERROR disk error\r\n");
+    }
+}
+
+#[test]
 fn a_sync_that_fails_ends_all_changes_and_one_of_an_interval_comes_in_time() {
     let mut bench = Bench::with(Kind::Fake, RocksSync::Interval(500_000_000));
     bench.start(1);

@@ -9,7 +9,7 @@
 //!   parked requests of their connection are answered. So the requests of a connection take effect
 //!   in order.
 
-use kachel_engine::{Common as _, Engine, PrefixRefused};
+use kachel_engine::{Common as _, Engine, FlushFailed, PrefixRefused};
 use kachel_io::Peer;
 use kachel_net::{ClientIndex, CloseReason, Connection, ConnectionIndex};
 use kachel_stdx::BytePrefix;
@@ -266,22 +266,21 @@ impl<E: Engine> Administration<'_, E> {
         if !is_allowed {
             return Reply::FlushNotAllowed;
         }
+        let common = self.engines.common();
         if now.is_uncounted(delay) {
-            self.engines.common().cancel_flush(&now);
-            return Reply::Ok;
+            return kept(common.cancel_flush(&now));
         }
         let due = now.expiry(delay);
         debug_assert!(delay.0 <= 0 || due > 0, "a delay ends");
         if delay.0 > 0 && due > now.second + 1 {
             // As in memcached, the flush is in the second before `due`, so that it covers all items
             // stored until then and none of them is live in `due`.
-            self.engines.common().flush_in(due - 1, &now);
             shared.observers.note_flush(due - 1, now.second);
+            kept(common.flush_in(due - 1, &now))
         } else {
-            self.engines.common().flush(&now);
             shared.observers.note_flush(now.second, now.second);
+            kept(common.flush(&now))
         }
-        Reply::Ok
     }
 
     /// Flushes the items of all shards whose keys `prefix` takes. With `bytes`, it takes all keys
@@ -312,6 +311,7 @@ impl<E: Engine> Administration<'_, E> {
             }
             Err(PrefixRefused::TooMany) => Reply::TooManyPrefixes,
             Err(PrefixRefused::Unsupported) => Reply::PrefixesUnsupported,
+            Err(PrefixRefused::DiskFailed) => Reply::DiskError,
         }
     }
 
@@ -505,5 +505,13 @@ impl<E: Engine> Administration<'_, E> {
     fn is_pipelined(&self) -> bool {
         let open = self.clients.connections.get(self.client);
         open.is_some_and(|open| open.outbox().has_unsent() || open.outbox().slots_in_use() > 0)
+    }
+}
+
+/// The reply to a flush.
+fn kept(flushed: Result<(), FlushFailed>) -> Reply {
+    match flushed {
+        Ok(()) => Reply::Ok,
+        Err(FlushFailed) => Reply::DiskError,
     }
 }

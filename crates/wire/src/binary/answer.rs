@@ -26,6 +26,7 @@ const fn status_of(reply: Reply) -> BinaryStatus {
     match reply {
         Reply::Ok | Reply::End | Reply::Reset => BinaryStatus::Success,
         Reply::FlushNotAllowed => BinaryStatus::NotAllowed,
+        Reply::DiskError => BinaryStatus::DiskError,
         Reply::TooLarge => BinaryStatus::TooLarge,
         Reply::TooLongForUdp => BinaryStatus::TooLongForUdp,
         Reply::IncompleteInDatagram => BinaryStatus::IncompleteInDatagram,

@@ -374,6 +374,8 @@ fn constant_replies_have_their_status() {
         (0x08, Reply::Ok, Some(BinaryStatus::Success)),
         (0x18, Reply::Ok, None),
         (0x18, Reply::FlushNotAllowed, Some(BinaryStatus::NotAllowed)),
+        (0x08, Reply::DiskError, Some(BinaryStatus::DiskError)),
+        (0x18, Reply::DiskError, Some(BinaryStatus::DiskError)),
         (0x10, Reply::End, Some(BinaryStatus::Success)),
         (0x10, Reply::Reset, Some(BinaryStatus::Success)),
         (0x10, Reply::Error, Some(BinaryStatus::NotFound)),

@@ -24,7 +24,7 @@ use kachel_engine::{
     Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Sequence, Side,
     Ticket, Verb, WalkStep, apply,
 };
-use kachel_host::{Level, log_line};
+use kachel_host::{Level, log};
 use kachel_io::FileOperation;
 use kachel_stdx::is_before;
 
@@ -290,7 +290,7 @@ impl Rocks {
             let text = format!(
                 "engine {engine} changes nothing any more: RocksDB cannot {what}: {failure}"
             );
-            log_line(Level::Error, &text);
+            log(Level::Error, format_args!("{text}"), &[]);
         }
         self.durable.fail();
         self.pending.fail();
@@ -301,7 +301,7 @@ impl Rocks {
     fn report(&mut self, failure: &str) {
         if !self.has_reported {
             let engine = self.number;
-            log_line(Level::Error, &format!("engine {engine}: RocksDB cannot read: {failure}"));
+            log(Level::Error, format_args!("engine {engine}: RocksDB cannot read: {failure}"), &[]);
         }
         self.has_reported = true;
     }

@@ -5,7 +5,7 @@
 
 use std::ops::Bound;
 
-use kachel_stdx::KeyPrefix;
+use kachel_stdx::BytePrefix;
 
 /// The keys from one on, up to another one, which is not in the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl KeyRange {
     }
 
     /// The ranges that a prefix takes.
-    pub(crate) fn of_prefix(prefix: &KeyPrefix<'_>) -> Vec<Self> {
+    pub(crate) fn of_prefix(prefix: &BytePrefix<'_>) -> Vec<Self> {
         let bytes = prefix.bytes();
         let Some(delimiter) = prefix.delimiter() else { return vec![Self::beginning_with(bytes)] };
         let alone = Self { from: bytes.into(), to: Some([bytes, &[0]].concat().into()) };
@@ -57,7 +57,7 @@ mod tests {
         let ends: [&[u8]; 7] = [b"", b":", b":1", b"\0", b"x", b"\xff", b":\xff\xff"];
         let mut taken = 0;
         for name in names {
-            let prefixes = [KeyPrefix::of_bytes(name), KeyPrefix::of_name(name, b':')];
+            let prefixes = [BytePrefix::of_bytes(name), BytePrefix::of_name(name, b':')];
             for prefix in prefixes.map(|prefix| prefix.expect("a short name")) {
                 let ranges = KeyRange::of_prefix(&prefix);
                 for key in names.iter().flat_map(|key| ends.map(|end| [key, end].concat())) {

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use kachel_engine::{
     Common, EngineOptions, FlushFailed, HeapCommon, HeapUpload, Now, Opening, PrefixRefused,
 };
-use kachel_host::{Level, log_line};
-use kachel_stdx::{FLUSHED_PREFIXES_MAX, FlushWord, KeyPrefix, Place, Reader};
+use kachel_host::{Level, log};
+use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, FlushWord, Place, Reader};
 
 use crate::directory::{Directory, KeptFlushes};
 use crate::item::Seconds;
@@ -113,7 +113,7 @@ impl RocksCommon {
         let kept = directory.keep(KeptFlushes { epoch, due_unix_s });
         if let Err(error) = &kept {
             let what = "a flush cannot be written, so nothing is changed any more";
-            log_line(Level::Error, &format!("--data: {what}: {error}"));
+            log(Level::Error, format_args!("--data: {what}: {error}"), &[]);
             self.shared.has_failed.store(true, Relaxed);
             self.refuse_flushes();
         }
@@ -176,7 +176,7 @@ impl Common for RocksCommon {
     }
 
     /// Each engine writes the flush with its next batch, within a second.
-    fn flush_prefix(&self, prefix: &KeyPrefix<'_>) -> Result<(), PrefixRefused> {
+    fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
         if self.shared.refuses_flushes.load(Relaxed) {
             return Err(PrefixRefused::DiskFailed);
         }

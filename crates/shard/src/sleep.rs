@@ -10,10 +10,10 @@
 use kachel_engine::{Engine, EngineIndex};
 use kachel_io::Wait;
 
-use crate::control::prefixes::PrefixWalking;
 use crate::clients::Clients;
 use crate::connections::late::LateClients;
 use crate::context::Context;
+use crate::control::prefixes::PrefixWalking;
 use crate::cores::throttle::NEVER_NS;
 use crate::waiting::engines::Engines;
 use crate::waiting::homes::HomeEngines;

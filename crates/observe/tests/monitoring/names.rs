@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 
 use kachel_engine::ClassStats;
 use kachel_observe::{
-    ClassNumbers, HottestKeys, Metrics, ObservedPrefixes, PipeNumbers, ProcessFacts,
-    REQUEST_KINDS, Row, TlsNumbers, Totals, class_metrics, general, hot_key_metrics, log_rows, own,
-    pipe_rows, prefix_metrics, process_metrics, tls_rows,
+    ClassNumbers, HottestKeys, Metrics, ObservedPrefixes, PipeNumbers, ProcessFacts, REQUEST_KINDS,
+    Row, TlsNumbers, Totals, class_metrics, general, hot_key_metrics, log_rows, own, pipe_rows,
+    prefix_metrics, process_metrics, tls_rows,
 };
 
 const FACTS: ProcessFacts<'_> = ProcessFacts {

@@ -167,8 +167,8 @@ impl Commits {
         self.forming.is_some() && self.flight.is_none()
     }
 
-    /// The next operation: the rest of the commit in flight, or the forming one. `durable`: the records below this sequence are
-    /// durable. `waits`: whether the operation waits for the disk.
+    /// The next operation: the rest of the commit in flight, or the forming one. `durable`: the
+    /// records below this sequence are durable. `waits`: whether the operation waits for the disk.
     pub(crate) fn submit(&mut self, durable: u64, waits: bool) -> Option<Box<FileOperation>> {
         if self.flight.is_some() {
             return if self.is_stalled { None } else { self.operation.take() };

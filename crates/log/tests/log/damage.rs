@@ -1,13 +1,13 @@
 //! Files that are damaged, truncated, foreign or of a later version.
 
-use kachel_io::memory::disk::Disk;
+use kachel_io::memory::disk::{Disk, Fault, FaultPlan, PlannedFault};
 use kachel_io::{
-    AlignedBuffer, FileName, FileOperation, FileWork, ManualClock, OpenMode, Rng as _, SeededRng,
-    Transfer,
+    AlignedBuffer, FileName, FileOperation, FileWork, FileWorkKind, ManualClock, OpenMode,
+    Rng as _, SeededRng, Transfer,
 };
 use kachel_log::{
-    Cause, Geometry, LOG_FILE, LogIdentity, Refusal, SEGMENT_BYTES_MIN, SyncMode, create_log,
-    open_log,
+    AppendRefused, Cause, Geometry, LOG_FILE, LogIdentity, Refusal, SEGMENT_BYTES_MIN, SyncMode,
+    create_log, open_log,
 };
 
 use crate::rig::{Collected, Model, Opened, Owner, Rig, disk_with_log, identity, open, options};
@@ -205,4 +205,38 @@ fn an_owner_that_has_earlier_records_gets_only_the_later_ones() {
     let opened: Opened = Rig::new(disk.clone()).run(task, |_| false).expect("it is not cut off");
     let (_, found) = opened.expect("it opens");
     assert_eq!(found.0.first_key_value().map(|(&first, _)| first), Some(from));
+}
+
+#[test]
+fn a_write_that_goes_elsewhere_is_noticed_by_what_follows_it() {
+    let (mut refused, mut unharmed) = (0, 0);
+    for number in 1..=90 {
+        let mut owner = Owner::new(disk_with_log(8), SyncMode::Always, Model::default(), 8);
+        let (kind, fault) = (Some(FileWorkKind::Write), Fault::MisdirectedWrite);
+        let planned = vec![PlannedFault { kind, number, forever: false, fault }];
+        owner.rig.disk.set_plan(FaultPlan { planned, ..FaultPlan::default() });
+        while owner.rig.disk.counts().misdirected_writes == 0 || owner.log.closed().count() < 3 {
+            owner.act();
+            owner.pump(|_, _| {});
+        }
+        // A commit tells of those before it, and then there is the last one.
+        for _ in 0..2 {
+            owner.settle();
+            owner.model.acknowledged = owner.log.next_sequence() - 1;
+            while owner.append(100, 0) == Err(AppendRefused::Wait) {
+                owner.pump(|_, _| {});
+            }
+        }
+        let acknowledged = owner.model.acknowledged;
+        owner.settle();
+        let mut model = owner.model.clone();
+        model.acknowledged = acknowledged;
+        let content = owner.rig.disk.image().remove(0).1;
+        let what = format!("write {number}");
+        let counter =
+            if is_refused(&content, &model, &what) { &mut refused } else { &mut unharmed };
+        *counter += 1;
+    }
+    println!("{refused} refused, {unharmed} unharmed");
+    assert!(refused > 20 && unharmed > 5, "{refused}, {unharmed}");
 }

@@ -121,10 +121,7 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     if !kachel_host::is_address_space_free() {
         kachel_host::share_one_arena(); // Before the first thread takes one of its own.
     }
-    // Written down before the daemon leaves its folder.
-    let memory_file = options.memory_file.as_deref().map(std::path::absolute).transpose();
-    let memory_file =
-        memory_file.map_err(|error| Failure::system("-e: no working folder", &error))?;
+    let memory_file = memory_file(&options)?;
     let daemon = leave_terminal(&options)?;
     lock_memory(&options);
     let signals = Signals::block() // I2
@@ -174,6 +171,12 @@ fn serve<O: ServedEngines>(opener: &O, options: ServeOptions) -> Result<u8, Fail
     remove_pidfile(pidfile, &options);
     // Dropped, the claim leaves nothing behind.
     end(running, signals, claim.filter(|_| signal == Some(Signal::User1)))
+}
+
+/// The file of `-e`. Its whole path is written down before the daemon leaves its folder.
+fn memory_file(options: &ServeOptions) -> Result<Option<PathBuf>, Failure> {
+    let path = options.memory_file.as_deref().map(std::path::absolute).transpose();
+    path.map_err(|error| Failure::system("-e: no working folder", &error))
 }
 
 /// Waits for the shards, which were asked to end, saves their items to the file of `claim`, and

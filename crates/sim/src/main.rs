@@ -20,7 +20,7 @@ usage: kachel-sim [--seed N] [--seeds M] [--requests R] [--jobs J] [--verbose]
                   [--clients C] [--shards S] [--engines N] [--engine E] [--without FAULT,...]
 
 Simulates the whole server on virtual time, once for each of M seeds, beginning with seed N. One
-seed in twenty runs twice, and both runs must be the same. Prints at the end what all runs covered.
+seed in fifty runs twice, and both runs must be the same. Prints at the end what all runs covered.
 The exit status is 0 if no run failed. A failing run is reduced to a smaller one that still fails,
 and printed with the command that reproduces it.
 
@@ -164,7 +164,7 @@ fn work(wanted: &Wanted, next: &AtomicU64, sum: &Mutex<Sum>) {
             return;
         }
         let seed = wanted.seed + number;
-        let twice = seed.is_multiple_of(20);
+        let twice = seed.is_multiple_of(50);
         let options = wanted.options(seed);
         if wanted.verbose {
             println!("seed {seed}: {options:?}");

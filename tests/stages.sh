@@ -144,6 +144,12 @@ lane() {
     lanes+=("$!")
 }
 
+# Begins a stage that mostly waits: beside stage ARGUMENT... It runs beside the next stages of its lane, in the
+# lane's process group; the lane waits for it at its end. With KACHEL_FULL=1 it runs alone.
+beside() {
+    if [ "${KACHEL_FULL-}" = 1 ]; then "$@"; else "$@" & fi
+}
+
 # Waits for all lanes. A lane that breaks off leaves a stage without counts (S5).
 join_lanes() {
     local group

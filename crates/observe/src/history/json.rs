@@ -214,7 +214,7 @@ fn observed_prefixes(to: &mut String, prefixes: &ObservedPrefixes) {
     let _ = write!(to, ",\"listed\":");
     list(to, listed.iter(), |to, prefix| {
         to.push('{');
-        text_field(to, "name", &String::from_utf8_lossy(&prefix.shown()));
+        text_field(to, "name", &prefix.shown());
         to.push(',');
         prefix_numbers(to, &prefix.numbers);
         let PrefixErrors { bytes, gets, hits, sets, evictions } = &prefix.errors;

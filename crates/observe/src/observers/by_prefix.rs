@@ -39,14 +39,10 @@ pub struct ObservedPrefix {
 }
 
 impl ObservedPrefix {
-    /// The prefix as listings show keys, or its hash.
-    pub fn shown(&self) -> Vec<u8> {
-        let Some(prefix) = &self.prefix else {
-            return format!("{:016x}", self.shown_hash).into_bytes();
-        };
-        let mut text = Vec::new();
-        ShownKey::of(prefix).put_text(&mut text);
-        text
+    /// The prefix as people read it, or its hash.
+    pub fn shown(&self) -> String {
+        let hash = || format!("{:016x}", self.shown_hash);
+        self.prefix.as_ref().map_or_else(hash, |prefix| ShownKey::of(prefix).legible())
     }
 }
 

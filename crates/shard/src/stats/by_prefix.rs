@@ -95,7 +95,7 @@ fn stats_of(place: usize, prefix: &ObservedPrefix) -> Vec<(String, Vec<u8>)> {
     let row = format!("prefix:{place}");
     let PrefixErrors { bytes, gets, hits, sets, evictions } = &prefix.errors;
     let errors = [None, Some(bytes), Some(gets), Some(hits), Some(sets), Some(evictions)];
-    let mut stats = vec![(format!("{row}:name"), prefix.shown())];
+    let mut stats = vec![(format!("{row}:name"), prefix.shown().into_bytes())];
     for ((name, number), error) in numbers_of(&row, &prefix.numbers).into_iter().zip(errors) {
         let error = error.map(|error| (format!("{name}_error"), error.to_string().into_bytes()));
         stats.push((name, number));

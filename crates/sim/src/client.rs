@@ -111,6 +111,14 @@ pub(crate) enum End {
     GivenUp,
 }
 
+/// What a client has read from the server.
+pub(crate) struct Received {
+    /// The requests that are settled by it.
+    pub(crate) settled: Vec<Asked>,
+    /// When the connection has ended, the requests whose outcome is unknown.
+    pub(crate) unknown: VecDeque<Asked>,
+}
+
 /// Counts of what all clients did and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -576,14 +584,10 @@ impl Client {
         }
     }
 
-    /// Reads what the server has sent. Returns the requests that are settled by it and, when the
-    /// connection has ended, the requests whose outcome is unknown; `None` if nothing came.
+    /// Reads what the server has sent; `None` if nothing came.
     ///
     /// Errors: a reply is wrong, or the connection ended without reason (I2).
-    pub(crate) fn receive(
-        &mut self,
-        around: &mut Around<'_>,
-    ) -> Result<Option<(Vec<Asked>, VecDeque<Asked>)>, String> {
+    pub(crate) fn receive(&mut self, around: &mut Around<'_>) -> Result<Option<Received>, String> {
         let Some(link) = &mut self.link else { return Ok(None) };
         let bytes = link.far.read();
         let closed = link.far.is_closed();
@@ -634,7 +638,7 @@ impl Client {
         } else {
             self.note_rest(around.clock_ns);
         }
-        Ok(Some((settled.answered, unknown)))
+        Ok(Some(Received { settled: settled.answered, unknown }))
     }
 
     /// Updates `free_ns` and `calm_ns`.

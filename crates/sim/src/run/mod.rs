@@ -19,7 +19,7 @@ use kachel_testkit::{DelayingOpener, PlainOpener, Random};
 use crate::acknowledged::Acknowledged;
 use crate::answer::Asked;
 use crate::ask::{Asker, Expect};
-use crate::client::{Around, Client, End, Tally};
+use crate::client::{Around, Client, End, Received, Tally};
 use crate::disk::RunDisk;
 use crate::kept::Kept;
 use crate::options::{EngineChoice, Fault, Options};
@@ -298,7 +298,8 @@ impl<'o, E: Subject> Run<'o, E> {
             if !self.clients[client].is_connected() {
                 continue;
             }
-            let Some((settled, unknown)) = self.at(client, Client::receive)? else { continue };
+            let Some(received) = self.at(client, Client::receive)? else { continue };
+            let Received { settled, unknown } = received;
             let (now, connection) = (self.moment(), self.clients[client].connection());
             for asked in settled {
                 self.tally.settled += 1;

@@ -18,9 +18,9 @@
 //!   record is written only after all records before it.
 //! - To read, it calls [`DurableLog::read`] with a buffer of its own, and gets [`Completed::Read`].
 //!   A record that is not written yet is in its memory.
-//! - To collect garbage, it appends again what is alive in a segment of [`DurableLog::closed`],
-//!   waits until that is durable, and calls [`DurableLog::free`]. It is free at
-//!   [`Completed::Freed`].
+//! - To collect garbage, it reads a segment of [`DurableLog::closed`] by [`DurableLog::scan`],
+//!   appends again what is alive, waits until that is durable, and calls [`DurableLog::free`]. The
+//!   segment is free at [`Completed::Freed`].
 //! - To keep room for deletions and for the collection of garbage, stores are appended with the
 //!   most `spares`, and the collection with none.
 //! - It calls [`DurableLog::tend`] once a second, and at [`DurableLog::deadline_ns`].
@@ -58,6 +58,7 @@ mod log;
 mod log_file;
 mod reads;
 mod recovery;
+mod replay;
 mod root;
 mod segments;
 mod small_file;
@@ -72,9 +73,10 @@ pub use geometry::{
     Geometry, Position, SEGMENT_BYTES, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN, SegmentIndex,
     UNIT_BYTES,
 };
-pub use log::{AppendRefused, ClosedSegment, Completed, DurableLog, LOG_TOKEN, SyncMode};
+pub use log::{AppendRefused, ClosedSegment, Completed, DurableLog, SyncMode};
 pub use reads::{READS_MAX, ReadDone, ReadFault, ReadRecord};
-pub use recovery::{FoundRecord, LOG_FILE, LogOptions, Replay, create_log, open_log};
+pub use recovery::{LOG_FILE, LogOptions, create_log, open_log};
+pub use replay::{FoundRecord, Replay};
 pub use root::{ROOT_FILE, Root};
 pub use small_file::{SMALL_FILE_BYTES_MAX, read_file, replace_file};
-pub use task::Task;
+pub use task::{LOG_TOKEN, Task};

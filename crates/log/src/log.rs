@@ -15,16 +15,16 @@ use kachel_io::{AlignedBuffer, FileOperation, FileWork};
 use kachel_stdx::{DurableWord, Sequence};
 
 use crate::commits::{Appended, Commits, Fit};
-use crate::failure::Failure;
+use crate::failure::{Failure, Refusal};
 use crate::format::LEADER;
 use crate::geometry::{Geometry, Position, SegmentIndex};
 use crate::header::State;
 use crate::log_file::LogFile;
 use crate::reads::{ReadDone, Reads};
+use crate::replay::{Replay, Use, scan};
 use crate::segments::{Purpose, Segment, Segments};
+use crate::task::{LOG_TOKEN, Task};
 
-/// Every token of an operation of a log has this bit, and no other operation of its owner may.
-pub const LOG_TOKEN: u64 = 1 << 63;
 const COMMIT_TOKEN: u64 = LOG_TOKEN | 1;
 const JOB_TOKEN: u64 = LOG_TOKEN | 2;
 const SYNC_TOKEN: u64 = LOG_TOKEN | 3;
@@ -254,10 +254,10 @@ impl DurableLog {
         Some(operation)
     }
 
-    /// Whether an operation belongs to a log.
+    /// Whether an operation belongs to the log, and not to its owner or to a [`Task`] beside it.
     #[must_use]
     pub const fn owns(operation: &FileOperation) -> bool {
-        operation.token & LOG_TOKEN != 0
+        operation.token > LOG_TOKEN
     }
 
     /// Takes back a completed operation of this log.
@@ -351,6 +351,19 @@ impl DurableLog {
             }
             _ => None,
         })
+    }
+
+    /// Begins to read all records of a closed segment, for the collection of garbage. The owner
+    /// does not free the segment meanwhile, and has one task at a time.
+    ///
+    /// Panics: if the segment is not closed.
+    pub fn scan<R: Replay>(&self, segment: SegmentIndex, replay: R) -> Task<Result<R, Refusal>> {
+        let header = self.segments.get(segment).header;
+        let State::Closed { first, end } = header.state else {
+            panic!("{segment:?} is not closed");
+        };
+        let used = Use { segment, generation: header.generation };
+        scan(self.file.clone(), used, first..end, replay)
     }
 
     /// The segments that may still be filled, without the current one and the one that recovery

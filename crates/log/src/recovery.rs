@@ -30,11 +30,12 @@ use kachel_io::{FILE_OPERATION_BYTES_MAX, FileError, FileWork, FolderHandle, Ope
 use kachel_stdx::DurableWord;
 
 use crate::failure::{Cause, Refusal};
-use crate::format::{HEAD_BYTES, Head, LogIdentity, claimed_generation};
-use crate::geometry::{Geometry, Position, SEGMENTS_MAX, SegmentIndex, UNIT_BYTES};
+use crate::format::{LogIdentity, claimed_generation};
+use crate::geometry::{Geometry, SEGMENTS_MAX, SegmentIndex, UNIT_BYTES};
 use crate::header::{HEADER_FORMAT, Header, Slot, State, read_header};
 use crate::log::{DurableLog, SyncMode};
 use crate::log_file::LogFile;
+use crate::replay::{Replay, Use, give, give_whole, payload};
 use crate::segments::{Purpose, Segment};
 use crate::task::{Port, Task};
 use crate::walk::{Step, Walk, Window};
@@ -58,29 +59,6 @@ pub struct LogOptions {
     pub from: u64,
     /// The word that the log advances.
     pub durable: Arc<DurableWord>,
-}
-
-/// A record that recovery has found.
-#[derive(Clone, Copy, Debug)]
-pub struct FoundRecord<'a> {
-    /// Where it is once the log is open.
-    pub position: Position,
-    /// Its kind.
-    pub kind: u8,
-    /// The number that its owner gave it.
-    pub epoch: u32,
-    /// Its sequence.
-    pub sequence: u64,
-    /// Its payload.
-    pub payload: &'a [u8],
-}
-
-/// The owner of a log, which recovers what it keeps in memory.
-pub trait Replay: Send + 'static {
-    /// Takes a record, in the order of the sequences.
-    ///
-    /// Errors: the owner cannot accept the record, so the log is not opened.
-    fn record(&mut self, found: FoundRecord<'_>) -> Result<(), String>;
 }
 
 /// Makes an empty log in a folder, which has none. The store counts as made only after that, when
@@ -144,13 +122,6 @@ pub fn open_log<R: Replay>(
 
 fn path_of(folder: &FolderHandle) -> Box<str> {
     format!("{}/{LOG_FILE}", folder.path()).into()
-}
-
-/// A use of a segment.
-#[derive(Clone, Copy, Debug)]
-struct Use {
-    segment: SegmentIndex,
-    generation: u64,
 }
 
 /// What is to be written, once everything is read.
@@ -300,16 +271,7 @@ impl<R: Replay> Recovery<R> {
         if end <= self.from {
             return Ok(());
         }
-        walk.sequence = Some(first);
-        while walk.sequence < Some(end) {
-            match walk.step(&mut self.window).await? {
-                Step::Commit => {}
-                Step::Record(position, head) => {
-                    give(&mut self.window, &mut self.replay, self.from, position, &head).await?;
-                }
-                Step::End => return Err(self.refused(walk.offset, Cause::Damaged(walk.sequence))),
-            }
-        }
+        give_whole(&mut self.window, &mut walk, first..end, &mut self.replay, self.from).await?;
         self.durable = self.durable.max(walk.durable);
         Ok(())
     }
@@ -403,7 +365,7 @@ impl<R: Replay> Recovery<R> {
                     let copy = log.append_here(head.kind, head.epoch, &[payload]);
                     assert!(copy.sequence == head.sequence, "V1");
                     let (window, replay) = (&mut self.window, &mut self.replay);
-                    give_at(window, replay, self.from, position, copy.position, &head).await?;
+                    give(window, replay, self.from, position, copy.position, &head).await?;
                 }
                 Step::End => return Err(self.refused(walk.offset, Cause::Damaged(walk.sequence))),
             }
@@ -426,38 +388,4 @@ impl<R: Replay> Recovery<R> {
         }
         Ok(())
     }
-}
-
-async fn payload(window: &mut Window, position: Position) -> Result<&[u8], Refusal> {
-    let start = position.offset + HEAD_BYTES as u64;
-    window.bytes(start, position.payload_bytes as usize).await
-}
-
-/// Gives the owner a record, unless it has it.
-async fn give(
-    window: &mut Window,
-    replay: &mut impl Replay,
-    from: u64,
-    position: Position,
-    head: &Head,
-) -> Result<(), Refusal> {
-    give_at(window, replay, from, position, position, head).await
-}
-
-/// Gives the owner a record that is read from one position and will be at another one.
-async fn give_at(
-    window: &mut Window,
-    replay: &mut impl Replay,
-    from: u64,
-    read_from: Position,
-    position: Position,
-    head: &Head,
-) -> Result<(), Refusal> {
-    let &Head { kind, epoch, sequence, .. } = head;
-    if sequence < from {
-        return Ok(());
-    }
-    let payload = payload(window, read_from).await?;
-    let given = replay.record(FoundRecord { position, kind, epoch, sequence, payload });
-    given.map_err(|why| Refusal::new(&window.file.path, position.offset, Cause::Owner(why)))
 }

@@ -21,8 +21,11 @@ use kachel_io::{
     FolderHandle, OpenMode, Wait,
 };
 
-use crate::log::LOG_TOKEN;
 use crate::transfer::{Progress, advance};
+
+/// Every token of an operation of a log has this bit, and no other operation of its owner may. It
+/// is the token of a [`Task`] beside the log.
+pub const LOG_TOKEN: u64 = 1 << 63;
 
 /// The operation of a task, before and after it is carried out.
 #[derive(Debug, Default)]

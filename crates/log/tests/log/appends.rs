@@ -1,9 +1,9 @@
 //! What a log does while the disk works.
 
 use kachel_io::AlignedBuffer;
-use kachel_log::{AppendRefused, Completed, Position, ReadFault, SyncMode, UNIT_BYTES};
+use kachel_log::{AppendRefused, Completed, DurableLog, Position, ReadFault, SyncMode, UNIT_BYTES};
 
-use crate::rig::{Model, Owner, SEGMENTS, delays, disk_with_log};
+use crate::rig::{Collected, Model, Owner, SEGMENTS, delays, disk_with_log};
 
 fn owner(mode: SyncMode) -> Owner {
     Owner::new(disk_with_log(1), mode, Model::default(), 1)
@@ -131,4 +131,39 @@ fn with_an_interval_a_sync_follows_in_time_and_with_os_none_until_a_segment_is_f
             Owner::new(owner.rig.disk.crash(seed), mode, owner.model.clone(), 1);
         }
     }
+}
+
+#[test]
+fn a_scan_gives_all_records_of_a_closed_segment_while_the_log_goes_on() {
+    let mut owner = owner(SyncMode::Always);
+    while owner.log.closed().count() < 2 {
+        owner.append(1000, 0).ok();
+        owner.pump(|_, _| {});
+    }
+    owner.rig.disk.set_plan(delays());
+    let closed = owner.log.closed().last().expect("two are closed");
+    let mut task = owner.log.scan(closed.segment, Collected::default());
+    let found = (0..1000).find_map(|_| {
+        while let Some(operation) = task.next_submission() {
+            assert!(!DurableLog::owns(&operation));
+            owner.rig.submit(operation);
+        }
+        owner.append(300, 0).ok();
+        while let Some(operation) = owner.log.next_submission() {
+            assert!(DurableLog::owns(&operation));
+            owner.rig.submit(operation);
+        }
+        for operation in owner.rig.completions() {
+            if DurableLog::owns(&operation) {
+                owner.log.complete(operation);
+            } else {
+                task.complete(operation);
+            }
+        }
+        task.take_output()
+    });
+    let found = found.expect("it ends").expect("it is not damaged");
+    let wanted = owner.model.entries.range(closed.first..closed.end);
+    assert!(wanted.map(|(&sequence, entry)| (sequence, entry.clone())).eq(found.digest()));
+    assert!(closed.end - closed.first > 9);
 }

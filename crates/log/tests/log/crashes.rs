@@ -5,19 +5,13 @@ use std::collections::BTreeMap;
 use kachel_io::memory::disk::Disk;
 use kachel_log::SyncMode;
 
-use crate::rig::{Collected, Model, Owner, Rig, delays, disk_with_log, open};
+use crate::rig::{Collected, Model, Owner, Rig, count, delays, disk_with_log, open};
 
 /// How often the power was cut at each operation, in which phase.
 #[derive(Default)]
 struct Census {
     points: BTreeMap<(&'static str, &'static str), u64>,
     images: u64,
-}
-
-/// With `KACHEL_FULL=1`, so many times as many seeds.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let is_full = std::env::var_os("KACHEL_FULL").is_some_and(|value| value == "1");
-    0..count * if is_full { 100 } else { 1 }
 }
 
 /// Recovers from a power cut, and checks what is there.
@@ -72,7 +66,7 @@ fn cut_in_recovery(disk: &Disk, mode: SyncMode, model: &Model, seed: u64, census
 #[test]
 fn no_power_cut_loses_or_invents_a_record() {
     let mut census = Census::default();
-    for seed in seeds(3) {
+    for seed in 0..count(3, 300) {
         for mode in [SyncMode::Always, SyncMode::Interval(0), SyncMode::Os] {
             let disk = disk_with_log(seed);
             disk.set_plan(delays());
@@ -107,7 +101,7 @@ fn no_power_cut_loses_or_invents_a_record() {
 #[test]
 fn a_store_lives_through_one_crash_after_the_other() {
     let modes = [SyncMode::Always, SyncMode::Interval(0), SyncMode::Os];
-    for seed in seeds(6) {
+    for seed in 0..count(6, 600) {
         let mut disk = disk_with_log(seed);
         let mut model = Model::default();
         let (mut freed, mut most, mut has_power) = (0, 0, false);

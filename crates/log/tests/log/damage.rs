@@ -10,10 +10,9 @@ use kachel_log::{
     create_log, open_log,
 };
 
-use crate::rig::{Collected, Model, Opened, Owner, Rig, disk_with_log, identity, open, options};
-
-/// Damages that are tried.
-const DAMAGES: u64 = 600;
+use crate::rig::{
+    Collected, Model, Opened, Owner, Rig, count, disk_with_log, identity, open, options,
+};
 
 /// A file with closed, freed and open segments, and what it has. Only the last commit may be lost.
 fn store() -> (Vec<u8>, Model) {
@@ -100,7 +99,7 @@ fn a_damaged_file_is_refused_by_name_or_has_all_of_its_records() {
     assert!(!is_refused(&content, &model, "as it is"));
     let mut dice = SeededRng::new(9);
     let mut refused = [0; 4];
-    for number in 0..DAMAGES {
+    for number in 0..count(600, 10_000) {
         let mut damaged = content.clone();
         let mut below = |end: usize| dice.next_u64() as usize % end;
         let (at, other) = (below(content.len()), below(content.len() / 4096) * 4096);

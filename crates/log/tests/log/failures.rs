@@ -4,7 +4,7 @@ use kachel_io::memory::disk::{BLOCK_BYTES, ChanceFault, Disk, Fault, FaultPlan, 
 use kachel_io::{FileError, FileWorkKind};
 use kachel_log::{AppendRefused, Cause, SyncMode};
 
-use crate::rig::{Model, Owner, Rig, delays, disk_with_log, open};
+use crate::rig::{Model, Owner, Rig, count, delays, disk_with_log, open};
 
 const FAULTS: [Fault; 4] = [
     Fault::Error(FileError::IO),
@@ -12,8 +12,7 @@ const FAULTS: [Fault; 4] = [
     Fault::Short,
     Fault::Cancelled,
 ];
-/// Operations of which each fails in turn.
-const SERVING: u64 = 200;
+/// Operations of a start of which each fails in turn.
 const RECOVERY: u64 = 40;
 
 fn plan(fault: Fault, number: u64, forever: bool) -> FaultPlan {
@@ -29,7 +28,7 @@ fn heals(disk: &Disk, fault: Fault) -> bool {
 #[test]
 fn an_operation_that_fails_loses_nothing_that_was_acknowledged() {
     let (mut latched, mut healed) = (0, 0);
-    for number in 1..=SERVING {
+    for number in 1..=count(200, 500) {
         for (fault, forever) in FAULTS.into_iter().flat_map(|fault| [(fault, false), (fault, true)])
         {
             let mode = [SyncMode::Always, SyncMode::Os][(number % 2) as usize];

@@ -21,6 +21,12 @@ pub(crate) const SEGMENTS: u64 = 7;
 /// The operations that anything here takes at most.
 const OPERATIONS_MAX: u64 = 20_000;
 
+/// How often something is tried: `short`, or `full` with `KACHEL_FULL=1`.
+pub(crate) fn count(short: u64, full: u64) -> u64 {
+    let is_full = std::env::var_os("KACHEL_FULL").is_some_and(|value| value == "1");
+    if is_full { full } else { short }
+}
+
 /// A backend over a disk.
 pub(crate) struct Rig {
     pub(crate) disk: Disk,

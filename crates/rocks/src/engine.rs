@@ -30,7 +30,8 @@ use kachel_stdx::is_before;
 
 use crate::accesses::Accesses;
 use crate::calls::{Completed, RocksCall, Task};
-use crate::database::{Database, InMemory};
+use crate::change::Change;
+use crate::database::{Database, InMemory, Page};
 use crate::fetches::{Fetches, Unreadable};
 use crate::filter::RecordFilter;
 use crate::item::{Known, RocksItem};
@@ -316,7 +317,7 @@ impl Rocks {
                 self.pending.committed(&batch);
                 self.durable.advance(batch.sequence);
                 self.sync.is_owed |= !syncs && matches!(self.sync.mode, RocksSync::Interval(_));
-                let has_note = |change: &_| matches!(change, crate::change::Change::Note { .. });
+                let has_note = |change: &_| matches!(change, Change::Note { .. });
                 if batch.changes.iter().any(has_note) {
                     self.tokens.note_durable();
                 }
@@ -548,7 +549,7 @@ impl Engine for Rocks {
             }
         }
         if let Some((walk, behind)) = self.walks.take_wanted(&self.durable) {
-            let task = Task::Page { walk, behind, page: crate::database::Page::default() };
+            let task = Task::Page { walk, behind, page: Page::default() };
             return Some(RocksCall::operation(&self.database, task));
         }
         if self.sync.is_wanted && !has_failed {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use kachel_engine::{OpenEngines, Opening};
 
+use crate::change::Change;
 use crate::database::{BlockCache, DATABASE_FILES_MAX, Database, DatabaseOptions};
 use crate::directory::{self, DIRECTORY_FILES_MAX, Directory};
 use crate::engine::{Parts, Rocks};
@@ -122,7 +123,7 @@ fn tokens(database: &Database, engine: u16, engines: u16) -> Result<Tokens, Stri
     let reserved = note.transpose().map_err(|error| text(&error))?.unwrap_or(0);
     let mut tokens = Tokens::behind(reserved, engine, engines);
     let note = note_of_tokens(tokens.first_note());
-    let change = crate::change::Change::Note { key: NOTE_KEY, bytes: note };
+    let change = Change::Note { key: NOTE_KEY, bytes: note };
     database.write(&[change], true).map_err(|error| text(&error))?;
     Ok(tokens)
 }

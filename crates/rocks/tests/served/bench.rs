@@ -3,6 +3,8 @@
 //! Upstream:   the tests.
 //! Downstream: `kachel_testkit::World`.
 
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
 use kachel_engine::OpenEngines as _;
 use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{FarEnd, ManualClock};
@@ -45,11 +47,22 @@ pub(crate) fn sentences() -> [&'static str; 12] {
     ]
 }
 
+/// The library that stands in for RocksDB. Tests that run at the same time share it.
+fn fake() -> Arc<FakeRocksdb> {
+    static SHARED: Mutex<Weak<FakeRocksdb>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let built = Arc::new(FakeRocksdb::build(None));
+        *shared = Arc::downgrade(&built);
+        built
+    })
+}
+
 /// A server, and what its files are in.
 pub(crate) struct Bench {
     opener: RocksOpener,
     place: TempDir,
-    _library: Option<FakeRocksdb>,
+    _library: Option<Arc<FakeRocksdb>>,
     world: Option<World<Uncounted, Rocks>>,
     disk: Disk,
     client: Option<FarEnd>,
@@ -63,16 +76,16 @@ impl Bench {
     }
 
     pub(crate) fn with(kind: Kind, sync: RocksSync) -> Self {
-        let library = (kind == Kind::Fake).then(|| FakeRocksdb::build(None));
+        let library = (kind == Kind::Fake).then(fake);
         Self::over(library, sync)
     }
 
     /// Over a library that lacks a function.
     pub(crate) fn without(function: &str) -> Self {
-        Self::over(Some(FakeRocksdb::build(Some(function))), RocksSync::Always)
+        Self::over(Some(Arc::new(FakeRocksdb::build(Some(function)))), RocksSync::Always)
     }
 
-    fn over(library: Option<FakeRocksdb>, sync: RocksSync) -> Self {
+    fn over(library: Option<Arc<FakeRocksdb>>, sync: RocksSync) -> Self {
         let place = tempfile::tempdir().expect("a folder");
         let data = place.path().join("data");
         let path = library.as_ref().map(|library| library.path().to_owned());

@@ -4,8 +4,8 @@
 //! Downstream: the owner of the segments takes the list before another core may use them.
 //!
 //! Invariants:
-//! - E1  The list has at most `EVICTED_MAX` items. Further ones are only counted. So the
-//!   memory of the list is bounded for any number of evictions.
+//! - E1  The list has at most `EVICTED_MAX` items, and then `DRAWN_MAX` drawn ones. Further ones
+//!   are only counted. So the memory of the list is bounded for any number of evictions.
 //! - E2  The text of all keys has a byte with the length of each key before the key.
 
 use kachel_stdx::Gaps;
@@ -14,6 +14,9 @@ use crate::item::Item;
 
 /// The most items in the list: those of a long batch of stores. A guess.
 const EVICTED_MAX: usize = 1024;
+/// The most drawn items beyond these, so that observers miss none while all items are listed. A
+/// guess: 65,536 evictions in a hold, if one of 64 is drawn.
+const DRAWN_MAX: usize = 1024;
 
 /// An item that was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +71,8 @@ impl EvictedList {
         if !(all || is_drawn) {
             return;
         }
-        if self.items.len() < EVICTED_MAX {
+        let items_max = if is_drawn { EVICTED_MAX + DRAWN_MAX } else { EVICTED_MAX };
+        if self.items.len() < items_max {
             self.add(item, is_drawn);
         } else {
             self.unlisted += u64::from(all); // E1

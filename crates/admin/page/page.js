@@ -154,7 +154,7 @@ const showPrefixes = (told) => {
     : `${age === null ? 'The server counts its items for the first time.' : `Items and bytes were counted ${FORMAT.seconds(age)} ago.`} `
       + 'Gets, stores and evictions are estimated from 1 of 64. Without --dumps a prefix is shown by its hash: send "observe hash user:" to find yours.');
   prefixBars.hidden = !told;
-  const text = JSON.stringify(told ?? null);
+  const text = JSON.stringify(told ? [told.listed, told.others, told.none] : null);
   if (prefixBars.shown === text) return;
   prefixBars.shown = text;
   const rows = told ? [...told.listed, { name: 'other prefixes', ...told.others }, { name: 'no prefix', ...told.none }] : [];

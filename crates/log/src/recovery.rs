@@ -26,7 +26,9 @@
 
 use std::sync::Arc;
 
-use kachel_io::{FILE_OPERATION_BYTES_MAX, FileError, FileWork, FolderHandle, OpenMode};
+use kachel_io::{
+    AlignedBuffer, FILE_OPERATION_BYTES_MAX, FileError, FileWork, FolderHandle, OpenMode, Transfer,
+};
 use kachel_stdx::DurableWord;
 
 use crate::failure::{Cause, Refusal};
@@ -42,6 +44,8 @@ use crate::walk::{Step, Walk, Window};
 
 /// The name of the file in the folder of its engine.
 pub const LOG_FILE: &str = "log";
+/// The bytes of a segment up to the end of its first unit with a commit.
+const HEAD: usize = 3 * UNIT_BYTES;
 
 /// How a log is opened.
 #[derive(Clone, Debug)]
@@ -63,22 +67,41 @@ pub struct LogOptions {
 
 /// Makes an empty log in a folder, which has none. The store counts as made only after that, when
 /// its root is written; so a log that was made for a store without a root is made again.
+///
+/// The space of the first segment is durable then. So a file that is shorter was truncated.
 #[must_use]
-pub fn create_log(folder: FolderHandle) -> Task<Result<(), Refusal>> {
-    Task::new(|port| async move {
+pub fn create_log(folder: FolderHandle, geometry: Geometry) -> Task<Result<(), Refusal>> {
+    Task::new(move |port| async move {
         let path = path_of(&folder);
         let refused = |cause| Refusal::new(&path, None, cause);
-        let mut opened = port.open(&folder, LOG_FILE, OpenMode::CreateNew, true).await;
-        if matches!(opened, Err(FileError::EXISTS)) {
-            opened = port.open(&folder, LOG_FILE, OpenMode::ReadWrite, true).await;
+        let created = create(&port, folder, geometry.segment_bytes()).await;
+        match created.map_err(|error| refused(Cause::Failed(error)))? {
+            true => Ok(()),
+            false => Err(refused(Cause::Exists)),
         }
-        let (_, bytes) = opened.map_err(|error| refused(Cause::Failed(error)))?;
-        if bytes > 0 {
-            return Err(refused(Cause::Exists));
-        }
-        let synced = port.finish(FileWork::SyncFolder { folder }).await;
-        synced.map_err(|error| refused(Cause::Failed(error)))
     })
+}
+
+/// Makes an empty log. Returns `false` if there is one with content.
+async fn create(port: &Port, folder: FolderHandle, bytes: u64) -> Result<bool, FileError> {
+    let mut opened = port.open(&folder, LOG_FILE, OpenMode::CreateNew, true).await;
+    if matches!(opened, Err(FileError::EXISTS)) {
+        opened = port.open(&folder, LOG_FILE, OpenMode::ReadWrite, true).await;
+    }
+    let (file, there) = opened?;
+    if there > 0 {
+        let (buffer, needed) = (AlignedBuffer::new(HEAD, UNIT_BYTES), there.min(HEAD));
+        let whole = Transfer { file: file.clone(), offset: 0, buffer, start: 0, bytes: HEAD };
+        let content = port.transfer(FileWork::Read(whole), needed).await?;
+        if there as u64 > bytes || content.iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+    }
+    port.finish(FileWork::Allocate { file: file.clone(), offset: 0, bytes }).await?;
+    port.finish(FileWork::Sync { file: file.clone() }).await?;
+    port.finish(FileWork::Close { file: Some(file) }).await?;
+    port.finish(FileWork::SyncFolder { folder }).await?;
+    Ok(true)
 }
 
 /// Opens the log of a folder. It ends with the log and the owner's state.
@@ -159,13 +182,15 @@ impl<R: Replay> Recovery<R> {
     async fn read_heads(&mut self, file_bytes: u64) -> Result<(), Refusal> {
         let geometry = self.file.geometry;
         let count = file_bytes.div_ceil(geometry.segment_bytes());
+        if file_bytes < geometry.segment_bytes() {
+            return Err(self.refused(file_bytes, Cause::Truncated));
+        }
         if count > u64::from(SEGMENTS_MAX) {
             return Err(self.refused(0, Cause::TooLarge));
         }
-        const BYTES: usize = 3 * UNIT_BYTES;
-        let mut window = Window::new(self.file.clone(), file_bytes, self.port.clone(), BYTES);
+        let mut window = Window::new(self.file.clone(), file_bytes, self.port.clone(), HEAD);
         for segment in (0..count as u32).map(SegmentIndex) {
-            let bytes = window.bytes(geometry.start(segment), BYTES).await?;
+            let bytes = window.bytes(geometry.start(segment), HEAD).await?;
             let mut entry = self.judge_head(segment, bytes)?;
             entry.is_allocated = file_bytes >= geometry.end(segment);
             self.table.push(entry);

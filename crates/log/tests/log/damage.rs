@@ -11,7 +11,7 @@ use kachel_log::{
 };
 
 use crate::rig::{
-    Collected, Model, Opened, Owner, Rig, count, disk_with_log, identity, open, options,
+    Collected, Model, Opened, Owner, Rig, count, disk_with_log, geometry, identity, open, options,
 };
 
 /// A file with closed, freed and open segments, and what it has. Only the last commit may be lost.
@@ -155,20 +155,23 @@ fn what_is_not_this_log_is_refused_by_name() {
     assert_eq!(refusal(&disk, |options| options.identity = foreign).cause, Cause::Foreign);
     let foreign = LogIdentity { store: 1, ..identity() };
     assert_eq!(refusal(&disk, |options| options.identity = foreign).cause, Cause::Foreign);
-    let geometry = Geometry::new(2 * SEGMENT_BYTES_MIN, 0);
-    let other = refusal(&disk, |options| options.geometry = geometry).cause;
+    let larger = Geometry::new(2 * SEGMENT_BYTES_MIN, 0);
+    let other = refusal(&disk, |options| options.geometry = larger).cause;
     assert_eq!(other, Cause::OtherSize(SEGMENT_BYTES_MIN as u32));
+    let short = refusal(&disk_of(&content[..512]), |_| {});
+    assert_eq!(short.to_string(), "data/log, offset 512: the file was truncated");
     let next = model.entries.len() as u64 + 1;
     let behind = refusal(&disk, |options| options.from = next + 1);
     assert_eq!(behind.cause, Cause::Damaged(Some(next)), "the owner knows of later records");
     assert_eq!(disk.image()[0].1, content, "it is as it was");
-    let made = Rig::new(disk.clone()).run(create_log(disk.folder("data")), |_| false);
+    let made = Rig::new(disk.clone()).run(create_log(disk.folder("data"), geometry()), |_| false);
     let exists = made.expect("it is not cut off").expect_err("it has content");
     assert_eq!(exists.to_string(), "data/log: there is a file of this name already, with content");
     let missing = Disk::new(1, &ManualClock::new(0));
     assert_eq!(refusal(&missing, |_| {}).to_string(), "data/log: the file is missing");
     let empty = disk_with_log(1);
-    let again = Rig::new(empty.clone()).run(create_log(empty.folder("data")), |_| false);
+    let again =
+        Rig::new(empty.clone()).run(create_log(empty.folder("data"), geometry()), |_| false);
     assert_eq!(again.expect("it is not cut off"), Ok(()), "without a root it is made again");
     let folder = empty.crash(1);
     assert!(opened_log(&folder).is_ok(), "its name is durable");

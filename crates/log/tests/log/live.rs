@@ -19,11 +19,15 @@ fn folder(path: &Path) -> FolderHandle {
     FolderHandle::new(folder.into(), &path.display().to_string())
 }
 
+fn geometry() -> Geometry {
+    Geometry::new(SEGMENT_BYTES.start, 16 << 20)
+}
+
 fn open(io: &mut impl Files, path: &Path) -> (DurableLog, Collected) {
     let options = LogOptions {
         folder: folder(path),
         identity: identity(),
-        geometry: Geometry::new(SEGMENT_BYTES.start, 16 << 20),
+        geometry: geometry(),
         mode: SyncMode::Always,
         from: 0,
         durable: Arc::new(DurableWord::default()),
@@ -48,7 +52,10 @@ fn turn(io: &mut impl Files, log: &mut DurableLog) -> Vec<Completed> {
 
 fn keeps_its_records(mut io: impl Files) {
     let place = tempfile::tempdir().expect("a folder");
-    create_log(folder(place.path())).run(&mut io).expect("it polls").expect("it is empty");
+    create_log(folder(place.path()), geometry())
+        .run(&mut io)
+        .expect("it polls")
+        .expect("it is empty");
     let (mut log, found) = open(&mut io, place.path());
     assert!(found.0.is_empty());
     let mut last = None;

@@ -131,11 +131,15 @@ pub(crate) fn identity() -> LogIdentity {
     LogIdentity { store: 0x0123_4567_89ab_cdef, engine: 3 }
 }
 
+pub(crate) fn geometry() -> Geometry {
+    Geometry::new(SEGMENT_BYTES_MIN, SEGMENTS * SEGMENT_BYTES_MIN)
+}
+
 pub(crate) fn options(disk: &Disk, mode: SyncMode) -> LogOptions {
     LogOptions {
         folder: disk.folder("data"),
         identity: identity(),
-        geometry: Geometry::new(SEGMENT_BYTES_MIN, SEGMENTS * SEGMENT_BYTES_MIN),
+        geometry: geometry(),
         mode,
         from: 0,
         durable: Arc::new(DurableWord::default()),
@@ -152,7 +156,7 @@ pub(crate) fn open(disk: &Disk, mode: SyncMode) -> Task<Opened> {
 pub(crate) fn disk_with_log(seed: u64) -> Disk {
     let disk = Disk::new(seed, &ManualClock::new(0));
     let mut rig = Rig::new(disk.clone());
-    let made = rig.run(create_log(disk.folder("data")), |_| false);
+    let made = rig.run(create_log(disk.folder("data"), geometry()), |_| false);
     made.expect("it is not cut off").expect("the disk is empty");
     disk
 }

@@ -376,7 +376,9 @@ pub trait Engine: Extensions {
 
     /// Whether operations with [`Ticket::ROOM`] may be executed again now. If not, a reader that is
     /// in the way was marked: when its `round_over` or `sleep` returns `true`, the shard executes
-    /// these operations again. Called under the lock, after an operation was answered so.
+    /// these operations again. Or the room comes with the completion of an operation on a file:
+    /// then [`Self::complete`] names [`Ticket::ROOM`]. Called under the lock, after an operation
+    /// was answered so.
     fn await_room(&mut self) -> bool {
         true
     }

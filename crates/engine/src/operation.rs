@@ -307,7 +307,8 @@ pub struct Ticket(pub u64);
 impl Ticket {
     /// The ticket of each operation that waits for room on its way. Such an operation is executed
     /// again from its beginning, so the engine keeps nothing for it, and these tickets need not
-    /// differ. [`crate::Engine::await_room`] tells when to do so.
+    /// differ. [`crate::Engine::await_room`] tells when to do so. An engine whose room comes with
+    /// the completion of an operation on a file names this ticket as ready then.
     pub const ROOM: Self = Self(0);
 }
 

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
     EngineStats, Extensions, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead, Mark,
-    Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Sequence, Side,
-    Ticket, Verb, WalkStep, apply,
+    Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Room, Sequence,
+    Side, Ticket, Verb, WalkStep, apply,
 };
 use kachel_host::{Level, log};
 use kachel_io::FileOperation;
@@ -79,6 +79,8 @@ pub struct Rocks {
     last_ticket: u64,
     /// Tickets that wait until a batch is written, because the next one is full.
     waiting: Vec<u64>,
+    /// Whether an upload waits for memory that changes have which are not written.
+    is_room_awaited: bool,
     /// The ticket of the operation that was executed last (E3).
     in_use: Option<u64>,
     current: Current,
@@ -154,6 +156,7 @@ impl Rocks {
             reads: 0,
             last_ticket: 0,
             waiting: Vec::new(),
+            is_room_awaited: false,
             in_use: None,
             current: Current::default(),
             newest_prefix: 0,
@@ -324,7 +327,16 @@ impl Rocks {
                 self.stats.items = counts.unwrap_or(self.stats.items);
             }
         }
-        self.waiting.drain(..).for_each(ready);
+        drop(batch); // Its values give their memory back.
+        self.end_waits(ready);
+    }
+
+    /// Names everything that waits until a batch is written.
+    fn end_waits(&mut self, ready: &mut impl FnMut(u64)) {
+        self.waiting.drain(..).for_each(&mut *ready);
+        if std::mem::take(&mut self.is_room_awaited) {
+            ready(Ticket::ROOM.0);
+        }
     }
 
     /// Keys were read, or not.
@@ -515,14 +527,27 @@ impl Engine for Rocks {
         }
     }
 
+    /// An upload that waits is named when a batch was written.
+    fn await_room(&mut self) -> bool {
+        !self.is_room_awaited
+    }
+
     fn deadline_ns(&self) -> Option<u64> {
+        if self.durable.has_failed() {
+            // No batch ends these waits any more.
+            let is_any_waiting = self.is_room_awaited || !self.waiting.is_empty();
+            return is_any_waiting.then_some(0);
+        }
         let SyncState { is_owed, due_ns, is_wanted, is_under_way, .. } = self.sync;
-        let waits = is_owed && !is_wanted && !is_under_way && !self.durable.has_failed();
+        let waits = is_owed && !is_wanted && !is_under_way;
         // Without a time, the next one is computed as soon as the time is known.
         waits.then(|| due_ns.unwrap_or(0))
     }
 
-    fn reach(&mut self, now_ns: u64, _ready: &mut impl FnMut(u64)) {
+    fn reach(&mut self, now_ns: u64, ready: &mut impl FnMut(u64)) {
+        if self.durable.has_failed() {
+            return self.end_waits(ready);
+        }
         let RocksSync::Interval(interval_ns) = self.sync.mode else { return };
         if !self.sync.is_owed || self.sync.is_wanted || self.sync.is_under_way {
             return;
@@ -658,6 +683,16 @@ impl Rocks {
 }
 
 impl Extensions for Rocks {
+    /// The memory that an upload needs comes when changes are written. Without any, other uploads
+    /// have it.
+    fn make_upload_room(&mut self, _bytes: usize, _now: &Now) -> Room {
+        if self.durable.has_failed() || !self.pending.is_any() {
+            return Room::Refused;
+        }
+        self.is_room_awaited = true;
+        Room::OnTheWay
+    }
+
     fn last_dead(&self) -> Arc<LastDead> {
         Arc::clone(&self.last_dead)
     }

@@ -79,6 +79,11 @@ impl Pending {
         range.map(|&(sequence, _)| Known { sequence, item: None })
     }
 
+    /// Whether there are changes whose memory is free once they are written.
+    pub(crate) fn is_any(&self) -> bool {
+        self.is_writing || !self.queue.is_empty()
+    }
+
     /// Whether operations that may change something must wait.
     pub(crate) fn is_full(&self) -> bool {
         self.queue_bytes >= QUEUE_BYTES_MAX || self.queue.len() >= QUEUE_CHANGES_MAX

@@ -150,6 +150,30 @@ fn requests_for_one_key_are_answered_in_their_order_while_it_is_read() {
     });
 }
 
+/// The values of all requests need more memory than there is, and those of one request of each
+/// client do not. Each waits until others are written.
+#[test]
+fn a_large_value_waits_for_memory_and_is_not_refused() {
+    const CLIENTS: usize = 10;
+    const VALUES: usize = 4;
+    with_both(|bench| {
+        bench.start(1);
+        bench.disk_that_takes(1_000_000);
+        let value = "x".repeat(1_000_000);
+        let clients: Vec<_> = (0..CLIENTS).map(|_| bench.client()).collect();
+        for (number, client) in clients.iter().enumerate() {
+            for place in 0..VALUES {
+                let head = format!("set k{number}:{place} 0 0 {}\r\n", value.len());
+                client.write(format!("{head}{value}\r\n").as_bytes());
+            }
+        }
+        bench.expect("get none\r\n", "END\r\n");
+        for client in clients {
+            assert_eq!(client.read(), b"STORED\r\n".repeat(VALUES));
+        }
+    });
+}
+
 /// What was read before a flush is out of date when the request that waits for it is executed.
 #[test]
 fn a_flush_counts_that_has_overtaken_the_read_of_a_key() {

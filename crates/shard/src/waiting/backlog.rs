@@ -142,7 +142,7 @@ impl<E: Engine> Backlog<E> {
             let Brought::Completion(completion) = work.brought.take() else {
                 unreachable!("files, S3: it is applied once")
             };
-            engine.complete(completion, &mut |ticket| self.waiters.wake(ticket));
+            engine.complete(completion, &mut |ticket| self.wake(ticket));
             done.push(work);
         }
     }
@@ -177,9 +177,14 @@ impl<E: Engine> Backlog<E> {
         }
     }
 
-    /// Notes that the engine has named a ticket as ready.
+    /// Notes that the engine has named a ticket as ready. The ticket for room is that of every
+    /// request that waits for room, those of uploads among them.
     pub(crate) fn wake(&mut self, ticket: u64) {
-        self.waiters.wake(ticket);
+        if ticket == Ticket::ROOM.0 {
+            self.room_has_come();
+        } else {
+            self.waiters.wake(ticket);
+        }
     }
 
     /// Asks the engine whether the room is there that requests wait for, if it was not asked since

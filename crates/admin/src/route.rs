@@ -120,10 +120,16 @@ impl Service {
         self.updates.run(&*self.source, &self.probe).await;
     }
 
-    /// Replaces the token.
+    /// Replaces the token. Open pages go on if it is the same one: the file is read again with all
+    /// others, also for a client of the cache (`refresh_certs`).
     pub(crate) fn set_token(&self, token: AdminToken) {
         let place = self.token.as_ref().expect("a server without a token gets none later");
-        *place.write().unwrap_or_else(PoisonError::into_inner) = token;
+        let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
+        if place.is_same(&token) {
+            return;
+        }
+        *place = token;
+        drop(place);
         self.updates.end_viewers(); // R1: they show the new one. R2.
     }
 
@@ -328,7 +334,7 @@ impl Refused {
     /// Tells the operator who has sent a wrong token.
     fn log(self, address: Option<IpAddr>) {
         if matches!(self, Self::Wrong | Self::TooMany) {
-            let client = address.map_or_else(|| "a local client".into(), |ip| ip.to_string());
+            let client = address.map_or_else(|| "local".into(), |ip| ip.to_string());
             let fields =
                 [LogField::text("event", "admin_refused"), LogField::text("client", &client)];
             let why = self.sentence();

@@ -59,6 +59,11 @@ impl AdminToken {
         Ok(Self { key, hash: hashed(token), session_hash: hashed(session.as_bytes()) })
     }
 
+    /// Whether `other`, which was read in this process, is the same token.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.key, self.hash) == (other.key, other.hash)
+    }
+
     /// Whether a client has sent this token (T1).
     pub(crate) fn is(&self, token: &[u8]) -> bool {
         hash(self.key, token).verify_slice(&self.hash).is_ok()

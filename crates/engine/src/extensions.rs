@@ -67,6 +67,10 @@ pub struct Evicted<'k> {
 /// cache prefetches, evicts, reclaims dead items on request, and reports changes to copies of its
 /// items. An ordered engine can be scanned.
 pub trait Extensions {
+    /// Whether a walk over all items reads memory alone. Only then are items counted by prefix,
+    /// again and again, while that is observed.
+    const WALKS_IN_MEMORY: bool = true;
+
     /// The core at `core` uses this engine from now on, until another core enters it. While a core
     /// changes an engine, it holds nothing that it has read from other engines (`contract`, I4). So
     /// the engine reuses memory without waiting for this core.

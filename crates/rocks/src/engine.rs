@@ -683,6 +683,8 @@ impl Rocks {
 }
 
 impl Extensions for Rocks {
+    const WALKS_IN_MEMORY: bool = false;
+
     /// The memory that an upload needs comes when changes are written. Without any, other uploads
     /// have it.
     fn make_upload_room(&mut self, _bytes: usize, _now: &Now) -> Room {

@@ -208,7 +208,11 @@ const ITEMS: &[Stat] = &[
     counter("evictions", Engines(|c| &c.evictions), "Items evicted before they expired."),
     counter("reclaimed", Engines(|c| &c.reclaimed), "Expired items whose space was reused."),
     counter("crawler_reclaimed", Sum(|c| &c.crawler_reclaimed), "Items reclaimed by the crawler."),
-    counter("crawler_items_checked", Sum(|c| &c.listed_items), "Items examined for listings."),
+    counter(
+        "crawler_items_checked",
+        Sum(|c| &c.listed_items),
+        "Items examined for listings, or counted by prefix.",
+    ),
     zero("lrutail_reflocked"),
     zero("moves_to_cold"),
     zero("moves_to_warm"),

@@ -120,7 +120,11 @@ const COUNTERS: &[Stat] = &[
         "Times that a waiting connection was checked again.",
     ),
     counter("kachel_long_lines", Sum(|c| &c.long_lines), "Command lines of more than 2 KiB."),
-    counter("kachel_listed_items", Sum(|c| &c.listed_items), "Items examined for listings."),
+    counter(
+        "kachel_listed_items",
+        Sum(|c| &c.listed_items),
+        "Items examined for listings, or counted by prefix.",
+    ),
     counter("kachel_parked", Sum(|c| &c.parked), "Requests left to the core that held the engine."),
     counter(
         "kachel_reads_beside",

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 
 use kachel_engine::ClassStats;
 use kachel_observe::{
-    ClassNumbers, HottestKeys, Metrics, ObservedPrefixes, PipeNumbers, ProcessFacts, REQUEST_KINDS,
-    Row, TlsNumbers, Totals, class_metrics, general, hot_key_metrics, log_rows, own, pipe_rows,
-    prefix_metrics, process_metrics, tls_rows,
+    ClassNumbers, HottestKeys, Metrics, ObservedPrefixes, PipeNumbers, PrefixNumbers, ProcessFacts,
+    REQUEST_KINDS, Row, TlsNumbers, Totals, class_metrics, general, hot_key_metrics, log_rows, own,
+    pipe_rows, prefix_metrics, process_metrics, tls_rows,
 };
 
 const FACTS: ProcessFacts<'_> = ProcessFacts {
@@ -148,12 +148,18 @@ pub(crate) fn metrics() -> Vec<Metric> {
         gone: ClassStats::default(),
         requests: [1; REQUEST_KINDS],
     };
+    let prefix = (Box::from(&b"user"[..]), PrefixNumbers::default());
+    let prefixes = ObservedPrefixes {
+        named: vec![prefix],
+        walk_age_s: Some(0),
+        ..ObservedPrefixes::default()
+    };
     let mut all: Vec<Metric> = Vec::new();
     for (text, group) in [
         (text(&log_rows(0)), Group::Own),
         (class_metrics(&[class]), Group::Classes),
         (hot_key_metrics(&HottestKeys::default()), Group::HotKeys),
-        (prefix_metrics(&ObservedPrefixes::default()), Group::Prefixes),
+        (prefix_metrics(&prefixes), Group::Prefixes),
         (text(&tls_rows(&tls)), Group::Tls),
         (text(&pipe_rows(&PipeNumbers::default())), Group::Pipe),
     ] {

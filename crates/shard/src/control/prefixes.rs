@@ -93,7 +93,7 @@ impl PrefixWalking {
     #[inline]
     pub(crate) fn step<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) {
         if context.gate.observers().has(ObserverSet::PREFIXES) || self.epoch.is_some() {
-            self.follow(context);
+            self.follow::<E>(context);
             if self.is_busy() || context.now_ns() >= self.next_ns {
                 self.step_walk(context, engines);
             }
@@ -101,7 +101,7 @@ impl PrefixWalking {
     }
 
     /// Begins anew after the pause (W2), or ends, if prefixes were switched.
-    fn follow(&mut self, context: &Context) {
+    fn follow<E: Engine>(&mut self, context: &Context) {
         let epoch = context.shared.observers.prefix_epoch();
         if epoch == self.epoch {
             return;
@@ -109,7 +109,7 @@ impl PrefixWalking {
         if self.is_busy() {
             self.pause(context.now_ns());
         }
-        let is_on = epoch.is_some() && !context.home_engines().is_empty();
+        let is_on = E::WALKS_IN_MEMORY && epoch.is_some() && !context.home_engines().is_empty();
         let next_ns = if is_on { self.pauses_until_ns } else { NEVER_NS };
         *self = Self { epoch, next_ns, pauses_until_ns: self.pauses_until_ns, ..Self::default() };
     }

@@ -15,7 +15,7 @@
 //! STAT prefix:1:name user:
 //! STAT prefix:1:items 70011
 //! STAT prefix:1:bytes 5600880
-//! STAT prefix:1:bytes_error 0       so items and bytes are exact
+//! STAT prefix:1:bytes_error 0       each item that stayed is counted once
 //! STAT prefix:1:gets 1200032
 //! STAT prefix:1:gets_error 30980    and hits, sets, evictions with theirs
 //! ```

@@ -46,8 +46,10 @@ pub(crate) fn tell(name: SocketName, event: ClientEvent) {
 fn line(name: SocketName, event: ClientEvent) -> ClientLine {
     let told = |level, event, sentence, fields| ClientLine { level, sentence, event, fields };
     match event {
-        ClientEvent::Refused => {
-            let sentence = format!("refused {name}: there are as many clients as -c allows");
+        ClientEvent::Refused { is_ending } => {
+            let full = "there are as many clients as -c allows";
+            let why = if is_ending { "the server ends" } else { full };
+            let sentence = format!("refused {name}: {why}");
             told(Level::Info, "refused", sentence, Vec::new())
         }
         ClientEvent::LoginFailed => {
@@ -121,7 +123,7 @@ mod tests {
     fn each_event_has_its_level_its_word_and_the_client() {
         let (from, to) = (CoreIndex(1), CoreIndex(3));
         let rows = [
-            (ClientEvent::Refused, Level::Info, "refused", ""),
+            (ClientEvent::Refused { is_ending: false }, Level::Info, "refused", ""),
             (ClientEvent::LoginFailed, Level::Info, "login_failed", ""),
             (ClientEvent::Opened, Level::Debug, "opened", ""),
             (ClientEvent::Closed(CloseReason::IdleTimeout), Level::Debug, "closed", "idle_timeout"),

@@ -63,6 +63,7 @@ fn main() -> ExitCode {
 
 /// Serves with the engines that the options name.
 fn serve(options: ServeOptions) -> ExitCode {
+    kachel_host::set_log(options.log_format, options.verbosity);
     match options.engine {
         EngineMode::Cache | EngineMode::Store => serve::run(&caches::opener(&options), options),
         EngineMode::Rocksdb => match rocks::opener(&options) {

@@ -61,7 +61,6 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the server until a signal or a client ends it.
 pub(crate) fn run<O: ServedEngines>(opener: &O, options: ServeOptions) -> ExitCode {
-    kachel_host::set_log(options.log_format, options.verbosity);
     abort_on_panic(options.log_format); // I5
     kachel_host::ignore_signals_of_writes();
     for report in &options.reports {

@@ -96,7 +96,8 @@ impl Acceptor {
         if self.stopping || !context.shared.admit() {
             context.counters.connections_rejected.add(1);
             if let Some(tell) = context.shared.options.tell_client {
-                tell(SocketName { peer, descriptor: io.descriptor(socket) }, ClientEvent::Refused);
+                let name = SocketName { peer, descriptor: io.descriptor(socket) };
+                tell(name, ClientEvent::Refused { is_ending: self.stopping });
             }
             let mut block = clients.blocks.take();
             block.put(Reply::TooManyConnections.bytes());

@@ -202,7 +202,10 @@ impl SharedOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
     /// It is refused: the process has as many clients as it may have (`-c`), or ends.
-    Refused,
+    Refused {
+        /// Whether the process ends.
+        is_ending: bool,
+    },
     /// Its user or its password is wrong.
     LoginFailed,
     /// It is closed, because it has exceeded a limit of time. `Closed` follows.

@@ -243,7 +243,7 @@ fn the_operator_is_told_what_happens_to_each_client() {
     let first = world.connect();
     assert_eq!(told(&mut world), [ClientEvent::Opened]);
     let _second = world.connect();
-    assert_eq!(told(&mut world), [ClientEvent::Refused]);
+    assert_eq!(told(&mut world), [ClientEvent::Refused { is_ending: false }]);
     first.write(b"quit\r\n");
     assert_eq!(told(&mut world), [ClientEvent::Closed(CloseReason::Normal)]);
     let late = world.connect();

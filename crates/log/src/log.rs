@@ -397,6 +397,8 @@ impl DurableLog {
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         match self.mode {
+            // After a failure, or while a sync is wanted, there is nothing to do.
+            _ if self.failure.is_some() || self.wanted >= self.written => None,
             SyncMode::Interval(interval_ns) if self.synced < self.written => {
                 Some(self.unsynced_since_ns.map_or(0, |since_ns| since_ns + interval_ns))
             }

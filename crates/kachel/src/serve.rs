@@ -315,18 +315,22 @@ fn thread_count<O: ServedEngines>(
 ) -> Result<u16, Failure> {
     let bytes_min = |threads| O::budget_bytes_min(shards::engine_count(opener, options, threads));
     let fits = |threads| bytes_min(threads) <= options.memory_bytes;
+    let refused = |threads| {
+        let least = bytes_min(threads).div_ceil(1 << 20);
+        let noun = plural(u64::from(threads), "thread needs", "threads need");
+        let sentence = format!(
+            "-m {} is too little: {threads} {noun} at least -m {least}",
+            options.memory_bytes >> 20
+        );
+        Err(Failure::options(sentence))
+    };
     match options.threads {
         Some(threads) if fits(threads) => Ok(threads),
-        Some(threads) => {
-            let least = bytes_min(threads).div_ceil(1 << 20);
-            let noun = plural(threads.into(), "thread needs", "threads need");
-            let sentence = format!(
-                "-m {} is too little: {threads} {noun} at least -m {least}",
-                options.memory_bytes >> 20
-            );
-            Err(Failure::options(sentence))
+        Some(threads) => refused(threads),
+        None => {
+            let fitting = (1..=cores.thread_count()).rev().find(|&threads| fits(threads));
+            fitting.map_or_else(|| refused(1), Ok)
         }
-        None => Ok((1..=cores.thread_count()).rev().find(|&threads| fits(threads)).unwrap_or(1)),
     }
 }
 

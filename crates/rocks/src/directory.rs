@@ -21,6 +21,7 @@ use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const ROOT: &str = "kachel.root";
 const LOCK: &str = "kachel.lock";
@@ -33,6 +34,12 @@ const FORMAT: &str = "kachel data, format 1";
 const ENGINE: &str = "engine rocksdb";
 /// No root file is longer.
 const ROOT_BYTES_MAX: u64 = 4096;
+
+/// How long a start waits for a lock that is held, as for an address in use: the kernel gives both
+/// back some time after the end of the process that had them.
+const RELEASE_MAX: Duration = Duration::from_millis(500);
+/// The pause between two tries.
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The most files of the directory itself that are open: its lock, and one that is replaced.
 pub(crate) const DIRECTORY_FILES_MAX: u64 = 3;
@@ -112,6 +119,19 @@ fn first_foreign(path: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
+/// Takes a lock. While it is held, tries again for at most [`RELEASE_MAX`].
+fn hold(lock: &File) -> Result<(), TryLockError> {
+    let began = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if began.elapsed() < RELEASE_MAX => {
+                std::thread::sleep(RETRY_PAUSE);
+            }
+            ended => return ended,
+        }
+    }
+}
+
 impl Directory {
     /// Opens the directory for `engines` engines. If there is none, it is made for them.
     ///
@@ -127,7 +147,7 @@ impl Directory {
         made.map_err(|error| refused(path, error))?;
         let lock = File::options().write(true).create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|error| refused(path, error))?;
-        match lock.try_lock() {
+        match hold(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(refused(path, "another server has the directory open"));

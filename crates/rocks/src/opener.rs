@@ -17,7 +17,7 @@ use crate::directory::{self, DIRECTORY_FILES_MAX, Directory};
 use crate::engine::{Parts, Rocks};
 use crate::filter::RecordFilter;
 use crate::library::Library;
-use crate::options::RocksOptions;
+use crate::options::{RocksOptions, RocksSync};
 use crate::record::{NOTE_KEY, note_of_tokens, tokens_of_note};
 use crate::shared::RocksCommon;
 use crate::tokens::Tokens;
@@ -28,6 +28,9 @@ const WRITE_BUFFER_BYTES_MIN: u64 = 1 << 20;
 const WRITE_BUFFER_BYTES_MAX: u64 = 64 << 20;
 /// RocksDB's default number of buffers of a database.
 const WRITE_BUFFERS: u64 = 2;
+
+/// The option with which RocksDB refuses a log that has a bad record before its end.
+const STRICT_LOG: &str = "wal_recovery_mode=kTolerateCorruptedTailRecords;";
 
 /// Opens engines over databases of RocksDB.
 #[derive(Clone, Debug)]
@@ -91,7 +94,10 @@ impl OpenEngines for RocksOpener {
         let bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         let cache = BlockCache::new(&library, bytes(memory.block_cache));
         let write_buffer_bytes = bytes(memory.write_buffer);
-        let options = DatabaseOptions { write_buffer_bytes, text: text.clone() };
+        // By default RocksDB stops at the first bad record of its log, and says nothing of what it
+        // has left out. Only the last record may be bad, and it was not acknowledged.
+        let strict = if matches!(sync, RocksSync::Always) { STRICT_LOG } else { "" };
+        let options = DatabaseOptions { write_buffer_bytes, text: format!("{strict}{text}") };
         let mut engines = Vec::new();
         for (number, folder) in (0..).zip(folders) {
             let filter = Arc::new(RecordFilter::new(Arc::clone(common.heap().flushes())));

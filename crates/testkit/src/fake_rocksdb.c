@@ -10,7 +10,8 @@
  *
  * Reads that use memory only ("tier 1") do not know a key before a read that may ask the disk has had
  * it, or after it was written: those are what a cache of blocks and a buffer of writes have. Only every
- * other key that was written is in the buffer.
+ * other key that was written is in the buffer. Every other time they say so with an error. Otherwise they give
+ * an empty value, as RocksDB 7.8 does for a key of a file that is not open.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -228,6 +229,13 @@ Bytes *rocksdb_get_pinned(Database *database, Reading *reading, const char *key,
     pthread_mutex_lock(&lock);
     Entry *entry = find(database, key, count);
     if (reading->tier == 1) {
+        static unsigned unknown;
+        if (entry && !entry->in_memory && unknown++ % 2) {
+            pthread_mutex_unlock(&lock);
+            found = malloc(sizeof *found);
+            *found = copy("", 0);
+            return found;
+        }
         if (entry && !entry->in_memory) *error = strdup("Result incomplete: not in memory");
     } else if (database->fail_read && count) {
         *error = strdup("IO error: as the test wants it");

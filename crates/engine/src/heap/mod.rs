@@ -84,6 +84,11 @@ impl HeapCommon {
         &self.flushes
     }
 
+    /// Whether the budget has `bytes` left.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.budget.spent_bytes().saturating_add(bytes as u64) <= self.budget.limit_bytes()
+    }
+
     /// A value on the heap. Its bytes are charged even if that overdraws the budget: the engine
     /// bounds how many values it holds.
     #[must_use]

@@ -152,7 +152,7 @@ const showPrefixes = (told) => {
   const age = told?.walk_age_s ?? null;
   setText(prefixNote, !told ? 'Off. Start the server with --observe=prefixes, or send "observe prefixes on" to it.'
     : `${age === null ? 'The server counts its items for the first time.' : `Items and bytes were counted ${FORMAT.seconds(age)} ago.`} `
-      + 'Gets, stores and evictions are estimated from 1 of 64. Without --dumps a prefix is shown by its hash: send "observe hash user:" to find yours.');
+      + 'Gets, hits, stores and evictions are estimated from 1 of 256. Without --dumps a prefix is shown by its hash: send "observe hash user:" to find yours.');
   prefixBars.hidden = !told;
   const text = JSON.stringify(told ? [told.listed, told.others, told.none] : null);
   if (prefixBars.shown === text) return;

@@ -30,25 +30,25 @@ const METRICS: [(&str, &str, &str, Number); 6] = [
     (
         "kachel_prefix_gets_total",
         "counter",
-        "Keys read of a prefix; estimated from 1 of 64.",
+        "Keys read of a prefix; estimated from 1 of 256.",
         |of| of.gets,
     ),
     (
         "kachel_prefix_hits_total",
         "counter",
-        "Keys read of a prefix and found; estimated from 1 of 64.",
+        "Keys read of a prefix and found; estimated from 1 of 256.",
         |of| of.hits,
     ),
     (
         "kachel_prefix_sets_total",
         "counter",
-        "Items stored of a prefix; estimated from 1 of 64.",
+        "Items stored of a prefix; estimated from 1 of 256.",
         |of| of.sets,
     ),
     (
         "kachel_prefix_evictions_total",
         "counter",
-        "Items evicted of a prefix; estimated from 1 of 64.",
+        "Items evicted of a prefix; estimated from 1 of 256.",
         |of| of.evictions,
     ),
 ];

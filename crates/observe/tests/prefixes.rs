@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kachel_engine::{EngineIndex, KeyHasher, Seeds};
 use kachel_observe::{
-    Counters, Noted, NotedAccess, ObservedPrefixes, ObserverSet, Observers,
+    Counters, DRAWN_EVERY, Noted, NotedAccess, ObservedPrefixes, ObserverSet, Observers,
     PREFIXES_BYTES_PER_CORE, PREFIXES_BYTES_PER_ENGINE, PREFIXES_MAX, PREFIXES_NOTE_EVERY,
     PrefixNames, PrefixNumbers, SampleGate,
 };
@@ -86,6 +86,14 @@ impl Load {
     }
 }
 
+/// The variance of the estimate of one request.
+const VARIANCE: f64 = (PREFIXES_NOTE_EVERY - 1) as f64;
+
+/// The standard deviation of the estimate of a number of requests.
+fn deviation(requests: u64) -> u64 {
+    (VARIANCE * requests as f64).sqrt() as u64
+}
+
 /// A key of one of 40 prefixes, of which the first ones are used more often.
 fn skewed_key(random: u64) -> (usize, String) {
     let prefix = ((random % 1_600) as f64).sqrt() as usize;
@@ -114,7 +122,9 @@ fn numbers_of_requests_are_within_their_errors() {
             one[2] += u64::from(access == NotedAccess::Store);
         }
         let told = load.told(PREFIXES_MAX, SECOND_NS);
-        assert_eq!((told.listed.len(), told.others), (40, PrefixNumbers::default()));
+        // The two rarest have 125 and 375 requests, of which none may have been noted.
+        assert!((38..=40).contains(&told.listed.len()), "{}", told.listed.len());
+        assert_eq!(told.others, PrefixNumbers::default());
         assert_eq!(told.walk_age_s, None, "no engine was walked over");
         for one in &told.listed {
             let name = one.shown();
@@ -130,7 +140,7 @@ fn numbers_of_requests_are_within_their_errors() {
                 }
                 // Five deviations of the estimate, and of one drawn request more of each core.
                 let drawn_more = f64::from(PREFIXES_NOTE_EVERY * u32::from(CORES));
-                let bound = 5.0 * (63.0 * (number as f64 + drawn_more)).sqrt() + 1.0;
+                let bound = 5.0 * (VARIANCE * (number as f64 + drawn_more)).sqrt() + 1.0;
                 assert!(error as f64 <= bound, "{name}: {error} of {number}");
             }
         }
@@ -171,10 +181,11 @@ fn items_of_all_engines_add_up_exactly() {
 #[test]
 fn a_million_prefixes_are_bounded_and_sums_stay_exact() {
     const ITEMS: u64 = 1_000_000;
+    const RARE: u64 = 64_000;
     let mut load = Load::new(7, 1, &["rare", "absent"]);
     load.walk(0, (0..ITEMS).map(|number| (format!("{number}:x"), 10 + number % 7)), 0);
     (0..ITEMS).for_each(|number| load.request(&format!("{number}:x"), NotedAccess::Hit));
-    (0..64_000).for_each(|number| load.request(&format!("rare:{number}"), NotedAccess::Store));
+    (0..RARE).for_each(|number| load.request(&format!("rare:{number}"), NotedAccess::Store));
     let told = load.told(usize::MAX, 0);
     assert_eq!(told.listed.len(), PREFIXES_MAX);
     let all = told.all();
@@ -182,14 +193,15 @@ fn a_million_prefixes_are_bounded_and_sums_stay_exact() {
     assert_eq!((all.items, all.bytes), (ITEMS, bytes), "B2");
     let drawn: u64 = load.counters.iter().map(|counters| counters.observed.value()).sum();
     let noted = (all.gets + all.sets) / u64::from(PREFIXES_NOTE_EVERY);
-    assert!((drawn / 2..=drawn / 2 + u64::from(CORES)).contains(&noted), "B2: {noted} of {drawn}");
-    assert!(all.gets.abs_diff(ITEMS) < 5 * 8_000, "{all:?}");
+    let least = drawn / u64::from(PREFIXES_NOTE_EVERY / DRAWN_EVERY);
+    assert!((least..=least + u64::from(CORES)).contains(&noted), "B2: {noted} of {drawn}");
+    assert!(all.gets.abs_diff(ITEMS) < 5 * deviation(ITEMS), "{all:?}");
     // No prefix has more than a few bytes, and each says that it may have had more.
     assert!(told.listed.iter().all(|one| one.errors.bytes > 0 && one.numbers.items < ITEMS / 100));
     // One that an option names is counted as if it were alone.
     let [(rare, of_rare), (_, of_absent)] = &told.named[..] else { panic!("{:?}", told.named) };
     assert_eq!(&**rare, b"rare");
-    assert!((50_000..78_000).contains(&of_rare.sets), "{of_rare:?}");
+    assert!(of_rare.sets.abs_diff(RARE) < 5 * deviation(RARE), "{of_rare:?}");
     assert_eq!((of_rare.gets, *of_absent), (0, PrefixNumbers::default()));
 }
 

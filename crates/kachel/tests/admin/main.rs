@@ -8,7 +8,7 @@ mod stopped;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -19,10 +19,9 @@ use kachel_testkit::{
     Client, Launch, PATIENCE, Server, http_ask, http_connect, http_get, http_get_with, http_status,
     is_usable, skip, user, wait_until,
 };
-use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 
-use stopped::Stopped;
+use stopped::{Stopped, stopped_at_a_thread};
 
 /// The most descriptors of the admin thread. The limits of `crates/admin` have it.
 const DESCRIPTORS_MAX: usize = kachel_admin::DESCRIPTORS_MAX as usize;
@@ -274,17 +273,26 @@ fn a_drain_ends_by_itself_is_told_to_the_service_manager_and_needs_no_admin_addr
     assert_eq!(launch.start().connect().get("key"), Some(b"v".to_vec()), "it was saved");
 }
 
-/// A server that waits at its first line of the log, because nobody reads its full log.
-fn start_held(options: &[&str]) -> (Child, std::io::PipeReader) {
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    let full = writer.try_clone().expect("the pipe twice");
-    fcntl_setfl(&full, OFlags::NONBLOCK).expect("a flag");
-    while rustix::io::write(&full, &[b'#'; 4096]).is_ok() {}
-    fcntl_setfl(&full, OFlags::empty()).expect("a flag");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kachel"));
+/// A server that has its admin address and goes on when the second is dropped. `None`: it cannot be
+/// stopped.
+fn start_held(options: &[&str], socket: &Path) -> Option<(Child, Stopped)> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "read line; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_kachel")]);
     command.args(["serve", "-p", "-1", "-t", "2"]).args(options).args(user());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
-    (command.spawn().expect("the binary starts"), reader)
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = command.spawn().expect("the binary starts");
+    let mut go = server.stdin.take().expect("a pipe");
+    let begin = move || go.write_all(b"go\n").expect("sent");
+    let has_address = || UnixStream::connect(socket).is_ok();
+    match stopped_at_a_thread(Pid::from_child(&server), begin, has_address) {
+        Ok(stopped) => Some((server, stopped)),
+        Err(error) => {
+            server.kill().expect("it runs");
+            server.wait().expect("an end");
+            skip("admin.ptrace", &format!("{error}"));
+            None
+        }
+    }
 }
 
 #[test]
@@ -294,13 +302,13 @@ fn a_server_that_loads_items_is_healthy_and_not_ready() {
     let admin = format!("unix:{},mode=600", socket.display());
     let file = folder.path().join("items");
     let file = file.to_str().expect("text");
-    // The line says that there is no file of items yet, where they would be loaded.
-    let (mut server, mut log) = start_held(&["--admin", &admin, "-e", file]);
+    let Some((mut server, held)) = start_held(&["--admin", &admin, "-e", file], &socket) else {
+        return;
+    };
     let ask = |path: &str| {
         let stream = UnixStream::connect(&socket).expect("it listens");
         http_ask(stream, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     };
-    wait_until("the socket", || UnixStream::connect(&socket).is_ok());
     assert_eq!(fs::metadata(&socket).expect("a file").permissions().mode() & 0o777, 0o600);
     let answer = ask("/ready");
     assert_eq!(http_status(&answer), 503, "{answer}");
@@ -309,14 +317,10 @@ fn a_server_that_loads_items_is_healthy_and_not_ready() {
     let now = ask("/api/now");
     assert!(now.contains("\"phase\":\"starting\"") && now.contains("it loads the items"), "{now}");
     assert!(ask("/api/history").ends_with("\"samples\":[]}"), "nothing is counted yet");
-    let reading = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        log.read_to_end(&mut said).expect("a log");
-    });
+    drop(held);
     wait_until("a server that is ready", || http_status(&ask("/ready")) == 200);
     server.kill().expect("it runs");
     server.wait().expect("an end");
-    reading.join().expect("no panic");
 }
 
 #[test]

@@ -53,7 +53,9 @@ pub use contract::{
 pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
 pub use extensions::{BATCH_MAX, Evicted, Extensions, Lookup, Room};
 pub use guesses::ReadGuesses;
-pub use heap::{HeapCommon, HeapEntry, HeapItem, HeapMap, HeapUpload, HeapValue, NoReader};
+pub use heap::{
+    HeapCommon, HeapEntry, HeapItem, HeapMap, HeapUpload, HeapValue, NoReader, bytes_of_put,
+};
 pub use item::{Facts, ItemView, Wanted};
 pub use kachel_stdx::{DurableWord, Sequence};
 pub use key::{EngineIndex, KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};

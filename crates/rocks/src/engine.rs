@@ -22,7 +22,7 @@ use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
     EngineStats, Extensions, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead, Mark,
     Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Room, Sequence,
-    Side, Ticket, Verb, WalkStep, apply,
+    Ticket, Verb, WalkStep, apply, bytes_of_put,
 };
 use kachel_host::{Level, log};
 use kachel_io::FileOperation;
@@ -39,6 +39,7 @@ use crate::options::RocksSync;
 use crate::pending::Pending;
 use crate::record::{NOTE_KEY, note_of_tokens};
 use crate::shared::RocksCommon;
+use crate::syncs::Syncs;
 use crate::tokens::Tokens;
 use crate::walks::{Next, Walks};
 
@@ -69,7 +70,7 @@ pub struct Rocks {
     database: Arc<Database>,
     filter: Arc<RecordFilter>,
     tokens: Tokens,
-    sync: SyncState,
+    sync: Syncs,
     pending: Pending,
     fetches: Fetches,
     walks: Walks,
@@ -95,18 +96,6 @@ pub struct Rocks {
     last_dead: Arc<LastDead>,
     /// Of the last operation: the sequence that its outcome depends on, or the ticket that it got.
     noted: Arc<AtomicU64>,
-}
-
-/// What was written and not synced.
-#[derive(Debug)]
-struct SyncState {
-    mode: RocksSync,
-    /// Whether something was written since the last sync began.
-    is_owed: bool,
-    /// When the next sync begins, in nanoseconds of the monotonic clock.
-    due_ns: Option<u64>,
-    is_wanted: bool,
-    is_under_way: bool,
 }
 
 /// When items are counted: at most once a second.
@@ -141,13 +130,7 @@ impl Rocks {
             database: Arc::new(database),
             filter,
             tokens,
-            sync: SyncState {
-                mode: sync,
-                is_owed: false,
-                due_ns: None,
-                is_wanted: false,
-                is_under_way: false,
-            },
+            sync: Syncs::new(sync),
             pending: Pending::default(),
             fetches: Fetches::default(),
             walks: Walks::default(),
@@ -270,20 +253,7 @@ impl Rocks {
                 };
                 return upload.into_value();
             }
-            (value, block) => {
-                let block: &[u8] = match block {
-                    Block::Bytes(bytes) => bytes,
-                    Block::Upload(upload) => upload.bytes(),
-                    Block::None => b"",
-                };
-                match value {
-                    PutValue::Block => block.to_vec(),
-                    PutValue::Joined(Side::After) => [old().bytes(), block].concat(),
-                    PutValue::Joined(Side::Before) => [block, old().bytes()].concat(),
-                    PutValue::Number { number, bytes } => format!("{number:<bytes$}").into_bytes(),
-                    PutValue::Empty | PutValue::Unchanged => Vec::new(),
-                }
-            }
+            (value, block) => bytes_of_put(value, block, || old().bytes()),
         };
         self.common.heap().value(value.into_boxed_slice())
     }
@@ -320,7 +290,7 @@ impl Rocks {
             None => {
                 self.pending.committed(&batch);
                 self.durable.advance(batch.sequence);
-                self.sync.is_owed |= !syncs && matches!(self.sync.mode, RocksSync::Interval(_));
+                self.sync.note_written(syncs);
                 let has_note = |change: &_| matches!(change, Change::Note { .. });
                 if batch.changes.iter().any(has_note) {
                     self.tokens.note_durable();
@@ -539,29 +509,21 @@ impl Engine for Rocks {
             let is_any_waiting = self.is_room_awaited || !self.waiting.is_empty();
             return is_any_waiting.then_some(0);
         }
-        let SyncState { is_owed, due_ns, is_wanted, is_under_way, .. } = self.sync;
-        let waits = is_owed && !is_wanted && !is_under_way;
-        // Without a time, the next one is computed as soon as the time is known.
-        waits.then(|| due_ns.unwrap_or(0))
+        self.sync.deadline_ns()
     }
 
     fn reach(&mut self, now_ns: u64, ready: &mut impl FnMut(u64)) {
         if self.durable.has_failed() {
             return self.end_waits(ready);
         }
-        let RocksSync::Interval(interval_ns) = self.sync.mode else { return };
-        if !self.sync.is_owed || self.sync.is_wanted || self.sync.is_under_way {
-            return;
-        }
-        let due_ns = *self.sync.due_ns.get_or_insert(now_ns.saturating_add(interval_ns));
-        self.sync.is_wanted = due_ns <= now_ns;
+        self.sync.reach(now_ns);
     }
 
     fn next_submission(&mut self) -> Option<Box<FileOperation>> {
         let has_failed = self.durable.has_failed();
         if !has_failed && let Some(batch) = self.pending.take_batch() {
             // The note about tokens is durable in every mode: no token may come back.
-            let syncs = self.sync.mode == RocksSync::Always || self.tokens.is_noting();
+            let syncs = self.sync.is_always() || self.tokens.is_noting();
             let counts = std::mem::take(&mut self.counts.are_wanted).then_some(0);
             let task = Task::Write { batch, syncs, counts };
             return Some(RocksCall::operation(&self.database, task));
@@ -578,15 +540,7 @@ impl Engine for Rocks {
             let task = Task::Page { walk, behind, page: Page::default() };
             return Some(RocksCall::operation(&self.database, task));
         }
-        if self.sync.is_wanted && !has_failed {
-            let mode = self.sync.mode;
-            self.sync = SyncState {
-                mode,
-                is_owed: false,
-                due_ns: None,
-                is_wanted: false,
-                is_under_way: true,
-            };
+        if !has_failed && self.sync.begin() {
             return Some(RocksCall::operation(&self.database, Task::Sync));
         }
         None
@@ -602,7 +556,7 @@ impl Engine for Rocks {
                 self.walks.complete(walk, failure.is_none().then_some(page));
             }
             Task::Sync => {
-                self.sync.is_under_way = false;
+                self.sync.end();
                 failure.iter().for_each(|failure| self.fail("sync", failure));
             }
         }

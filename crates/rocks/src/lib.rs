@@ -27,6 +27,7 @@ mod pending;
 mod range;
 mod record;
 mod shared;
+mod syncs;
 mod tokens;
 mod walks;
 

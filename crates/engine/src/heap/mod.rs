@@ -280,6 +280,27 @@ pub struct HeapItem {
     own: Charge,
 }
 
+/// The bytes of the value that a put stores. An unchanged value has none here. `old` are the bytes
+/// of the value that it replaces.
+pub fn bytes_of_put<'v>(
+    value: PutValue,
+    block: &Block<'_, HeapUpload>,
+    old: impl FnOnce() -> &'v [u8],
+) -> Vec<u8> {
+    let block = match block {
+        Block::Bytes(bytes) => bytes,
+        Block::Upload(upload) => &upload.bytes[..],
+        Block::None => b"",
+    };
+    match value {
+        PutValue::Block => block.to_vec(),
+        PutValue::Joined(Side::After) => [old(), block].concat(),
+        PutValue::Joined(Side::Before) => [block, old()].concat(),
+        PutValue::Number { number, bytes } => format!("{number:<bytes$}").into_bytes(),
+        PutValue::Empty | PutValue::Unchanged => Vec::new(),
+    }
+}
+
 impl HeapItem {
     /// The item that `put` stores in place of `old`. `cas` is its token, and `own_bytes` the number
     /// of bytes that it takes beside its value. An upload is taken out of `block`.
@@ -315,18 +336,7 @@ impl HeapItem {
                 Some(upload.into_value())
             }
             (value, block) => {
-                let block: &[u8] = match block {
-                    Block::Bytes(bytes) => bytes,
-                    Block::Upload(upload) => &upload.bytes,
-                    Block::None => b"",
-                };
-                let bytes = match value {
-                    PutValue::Block => block.to_vec(),
-                    PutValue::Joined(Side::After) => [old_value().value().bytes(), block].concat(),
-                    PutValue::Joined(Side::Before) => [block, old_value().value().bytes()].concat(),
-                    PutValue::Number { number, bytes } => format!("{number:<bytes$}").into_bytes(),
-                    PutValue::Empty | PutValue::Unchanged => Vec::new(),
-                };
+                let bytes = bytes_of_put(value, block, || old_value().value().bytes());
                 let mut charge = Charge::none(budget);
                 let value_bytes = bytes.len() as u64;
                 charge.replace(value_bytes, own_bytes + value_bytes, freed_bytes)?;

@@ -41,7 +41,8 @@ pub use limits::{
     physical_memory_bytes, raise_open_files,
 };
 pub use log::{
-    Level, LogField, LogFormat, finish_log, log, log_client, lost_log_lines, set_log, start_log,
+    AdmittedLine, Level, LogField, LogFormat, admit_client_line, finish_log, log, log_client,
+    lost_log_lines, set_log, start_log,
 };
 pub use memory_file::MemoryFile;
 pub use nodes::Nodes;

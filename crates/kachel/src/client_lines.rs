@@ -17,17 +17,17 @@ use kachel_shard::ClientEvent;
 
 /// A line about a client.
 struct ClientLine {
-    level: Level,
     sentence: String,
-    /// What has happened, as one word for programs.
+    /// The name of the event, for programs.
     event: &'static str,
-    /// What the event has besides the client.
+    /// Fields of the event other than those of the client.
     fields: Vec<LogField<'static>>,
 }
 
 /// Logs what has happened to a client.
 pub(crate) fn tell(name: SocketName, event: ClientEvent) {
-    let ClientLine { level, sentence, event, fields } = line(name, event);
+    let Some(admitted) = kachel_host::admit_client_line(level(event)) else { return };
+    let ClientLine { sentence, event, fields } = line(name, event);
     let client = match name.peer {
         Peer::Local => "local".to_owned(),
         Peer::Unknown => "unknown".to_owned(),
@@ -40,39 +40,47 @@ pub(crate) fn tell(name: SocketName, event: ClientEvent) {
         LogField::text("client", &client),
         LogField::number("fd", descriptor),
     ];
-    kachel_host::log_client(level, format_args!("{sentence}"), &[&of_all, &fields[..]].concat());
+    admitted.write(format_args!("{sentence}"), &[&of_all, &fields[..]].concat());
+}
+
+const fn level(event: ClientEvent) -> Level {
+    match event {
+        ClientEvent::Refused { .. } | ClientEvent::LoginFailed | ClientEvent::TooSlow(_) => {
+            Level::Info
+        }
+        ClientEvent::Opened | ClientEvent::Closed(_) => Level::Debug,
+        ClientEvent::Moved { .. } => Level::Trace,
+    }
 }
 
 fn line(name: SocketName, event: ClientEvent) -> ClientLine {
-    let told = |level, event, sentence, fields| ClientLine { level, sentence, event, fields };
+    let told = |event, sentence, fields| ClientLine { sentence, event, fields };
     match event {
         ClientEvent::Refused { is_ending } => {
             let full = "there are as many clients as -c allows";
             let why = if is_ending { "the server ends" } else { full };
             let sentence = format!("refused {name}: {why}");
-            told(Level::Info, "refused", sentence, Vec::new())
+            told("refused", sentence, Vec::new())
         }
         ClientEvent::LoginFailed => {
             let sentence = format!("refused a login of {name}: wrong user or password");
-            told(Level::Info, "login_failed", sentence, Vec::new())
+            told("login_failed", sentence, Vec::new())
         }
         ClientEvent::TooSlow(overdue) => {
             let (sentence, fields) = too_slow(name, overdue);
-            told(Level::Info, "slow", sentence, fields)
+            told("slow", sentence, fields)
         }
-        ClientEvent::Opened => {
-            told(Level::Debug, "opened", format!("{name} connected"), Vec::new())
-        }
+        ClientEvent::Opened => told("opened", format!("{name} connected"), Vec::new()),
         ClientEvent::Closed(reason) => {
             let fields = vec![LogField::text("reason", reason.name())];
             let sentence = format!("the connection of {name} closes: {}", reason.name());
-            told(Level::Debug, "closed", sentence, fields)
+            told("closed", sentence, fields)
         }
         ClientEvent::Moved { from: CoreIndex(from), to: CoreIndex(to) } => {
             let cores = [("from", from), ("to", to)];
             let fields = cores.map(|(name, core)| LogField::number(name, core.into())).to_vec();
             let sentence = format!("{name} moves from core {from} to core {to}");
-            told(Level::Trace, "moved", sentence, fields)
+            told("moved", sentence, fields)
         }
     }
 }
@@ -129,9 +137,9 @@ mod tests {
             (ClientEvent::Closed(CloseReason::IdleTimeout), Level::Debug, "closed", "idle_timeout"),
             (ClientEvent::Moved { from, to }, Level::Trace, "moved", "from core 1 to core 3"),
         ];
-        for (event, level, word, has) in rows {
+        for (event, of_event, word, has) in rows {
             let line = line(SocketName { peer: PEER, descriptor: 9 }, event);
-            assert_eq!((line.level, line.event), (level, word));
+            assert_eq!((level(event), line.event), (of_event, word));
             let said = &line.sentence;
             assert!(said.contains("10.0.0.7:4711, fd 9") && said.contains(has), "{said}");
         }

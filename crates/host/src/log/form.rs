@@ -27,7 +27,7 @@ use super::{Level, LogField, LogFormat, LogValue};
 /// The most bytes of a sentence, and of a text of a field (F2).
 pub(super) const TEXT_BYTES_MAX: usize = 4096;
 
-/// What stands where a text was cut.
+/// The mark at the end of a text that was cut.
 const CUT: &str = "...";
 
 const DAY_SECONDS: u64 = 24 * 60 * 60;

@@ -170,9 +170,27 @@ pub fn log(level: Level, sentence: fmt::Arguments<'_>, fields: &[LogField<'_>]) 
 ///
 /// Cost: a load, or a few allocations, and a system call if the thread of the log sleeps.
 pub fn log_client(level: Level, sentence: fmt::Arguments<'_>, fields: &[LogField<'_>]) {
+    if let Some(line) = admit_client_line(level) {
+        line.write(sentence, fields);
+    }
+}
+
+/// A line about a client that may be written.
+#[derive(Debug)]
+pub struct AdmittedLine(Level);
+
+/// Admits a line about a client as [`log_client`] does, before its text is made. Cost: a load if
+/// `-v` does not ask for such lines.
+#[must_use]
+pub fn admit_client_line(level: Level) -> Option<AdmittedLine> {
     let is_wanted = level.verbosity() <= LOG.verbosity.load(Ordering::Relaxed);
-    if is_wanted && LOG.queue.admits_client(Instant::now()) {
-        LOG.write(Subject::Client, level, sentence, fields);
+    (is_wanted && LOG.queue.admits_client(Instant::now())).then_some(AdmittedLine(level))
+}
+
+impl AdmittedLine {
+    /// Writes the line. The parameters are those of [`log_client`].
+    pub fn write(self, sentence: fmt::Arguments<'_>, fields: &[LogField<'_>]) {
+        LOG.write(Subject::Client, self.0, sentence, fields);
     }
 }
 

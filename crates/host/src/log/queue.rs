@@ -29,18 +29,18 @@ const TRIES_MAX: u32 = 1000;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     Process,
     Client,
 }
 
-/// What the thread of the log writes next.
+/// The next line for the thread of the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Line(String),
-    /// That this number of lines was lost (Q3).
+    /// This number of lines was lost (Q3).
     Lost(u64),
 }
 
@@ -90,7 +90,6 @@ impl LineQueue {
     }
 
     /// Whether a line about a client may be offered at this time (Q2). If not, it counts as lost.
-    /// So no time is spent on its text.
     pub(super) fn admits_client(&self, now: Instant) -> bool {
         let Some(mut state) = self.try_state() else {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -142,7 +141,7 @@ impl LineQueue {
         state.told += 1;
     }
 
-    /// What to write next. Waits until there is something. For the thread of the log only.
+    /// Waits for the next line. Only the thread of the log calls this.
     pub(super) fn take(&self) -> Taken {
         let mut state = self.state();
         state.is_writing = false;

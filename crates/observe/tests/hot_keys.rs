@@ -3,6 +3,8 @@
 //! Upstream:   Zipf's law over a million keys, as 10 seconds of 200,000 requests on four cores.
 //! Downstream: the gates and the observers of `kachel_observe`.
 
+mod random;
+
 use std::sync::Arc;
 
 use kachel_engine::{Key, KeyHasher, Seeds};
@@ -10,6 +12,8 @@ use kachel_observe::{
     Counters, HotKey, HotRate, HottestKeys, Noted, NotedAccess, Noting, ObserverSet, Observers,
     PrefixNames, SampleGate,
 };
+
+use random::Random;
 
 const KEYS: usize = 1_000_000;
 const CORES: u16 = 4;
@@ -31,18 +35,6 @@ const SEEDS: std::ops::RangeInclusive<u64> = 1..=6;
 
 /// How engines draw the items that they evict: no test here observes prefixes.
 const NEVER: fn(u32) = |_| unreachable!("prefixes are off");
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-}
 
 /// Ranks by Zipf's law, drawn from a table of sums with a guide to it (Chen and Asau, 1974).
 struct Zipf {

@@ -4,6 +4,8 @@
 //! Upstream:   seeded loads of a few cores and engines.
 //! Downstream: the gates and the observers of `kachel_observe`.
 
+mod random;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,22 +16,12 @@ use kachel_observe::{
     PrefixNames, PrefixNumbers, SampleGate,
 };
 
+use random::Random;
+
 const CORES: u16 = 4;
 /// Requests in a tick of a core.
 const TICK_REQUESTS: u64 = 24;
 const SECOND_NS: u64 = 1_000_000_000;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-}
 
 /// Observers of prefixes only, with the gate and the counters of each core.
 struct Load {

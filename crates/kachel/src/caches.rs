@@ -1,5 +1,5 @@
-//! What the server needs of its engines, and engines that are caches. The crate is generic over the
-//! kind of the engines; `main` chooses it.
+//! The trait that an opener of engines implements for the server, and its implementation for
+//! caches. The crate is generic over the kind of the engines; `main` chooses it.
 //!
 //! Upstream:   `main` passes the opener to `serve`.
 //! Downstream: `cache` opens the engines; `restart` loads and saves their items.

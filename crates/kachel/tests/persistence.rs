@@ -1,4 +1,5 @@
-//! What an engine on a disk keeps when its process is killed, and what a start refuses.
+//! An engine on a disk keeps acknowledged changes when its process is killed, and a start refuses
+//! directories that it cannot serve.
 //!
 //! Upstream:   `cargo test -p kachel --test persistence`.
 //! Downstream: the binary with `--engine rocksdb`, killed at any time.

@@ -24,7 +24,7 @@
 
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kachel_engine::{EngineIndex, KeyHasher};
 use kachel_stdx::CachePadded;
@@ -41,6 +41,7 @@ mod summary;
 mod by_prefix;
 mod prefix_walks;
 mod prefix_table;
+mod last_merged;
 
 pub use advice::{
     CURVE_ERROR_MAX, CURVE_KEYS_MIN, CURVE_SAMPLES_MIN, CurvePoint, CurveState, MissCurve,
@@ -58,6 +59,7 @@ use by_prefix::{PrefixSource, PrefixSources};
 use curve::{BATCH, Curves};
 use hot_keys::HotKeys;
 use hottest::{Source, merge};
+use last_merged::LastMerged;
 use prefix_walks::PrefixWalks;
 
 /// The most bytes of memory that prefixes take for each core.
@@ -127,48 +129,6 @@ pub struct Observers {
     /// What prefixes had when it was merged last, as `hottest`.
     prefixes: LastMerged<ObservedPrefixes>,
 }
-
-/// What was merged last.
-#[derive(Debug)]
-struct LastMerged<T>(Mutex<Option<Arc<Merged<T>>>>);
-
-/// What all cores knew at a time.
-#[derive(Debug)]
-struct Merged<T> {
-    at_ns: u64,
-    with_keys: bool,
-    what: T,
-}
-
-impl<T> Default for LastMerged<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<T> LastMerged<T> {
-    /// What `merge` returns, or what it has returned not long before.
-    fn at(&self, now_ns: u64, with_keys: bool, merge: impl FnOnce() -> T) -> Arc<Merged<T>> {
-        let last = lock(&self.0).clone();
-        let is_new = |last: &Arc<Merged<T>>| {
-            now_ns.saturating_sub(last.at_ns) < MERGED_FOR_NS && last.with_keys == with_keys
-        };
-        if let Some(last) = last.filter(is_new) {
-            return last;
-        }
-        let merged = Arc::new(Merged { at_ns: now_ns, with_keys, what: merge() });
-        *lock(&self.0) = Some(Arc::clone(&merged));
-        merged
-    }
-
-    fn forget(&self) {
-        *lock(&self.0) = None;
-    }
-}
-
-/// The time for which what was merged is told again. So clients that ask for it all the time cost
-/// no more than a merge in this time. A guess.
-const MERGED_FOR_NS: u64 = 500_000_000;
 
 /// What the observers of a core have noted.
 #[derive(Debug, Default)]

@@ -25,7 +25,9 @@
 //! - S2  What a key has is at least `requests` and `bytes` of its entry, and weighs at most the
 //!   weight of the entry. A key without an entry weighs at most as much as the lightest entry of
 //!   its bucket. All of this is halved as the counts are.
-//! - S3  `request_bytes` changes only when the summary begins anew, so weights can be compared.
+//! - S3  Weights can be compared. `request_bytes` changes once, when enough requests have come to
+//!   know their mean: then all entries are weighed again. Later it changes only when the summary
+//!   begins anew.
 //! - S4  The key of an entry is copied with its second request. Most keys of a scan have none, and
 //!   no hot key needs its bytes before.
 //!
@@ -65,6 +67,9 @@ const REQUESTS_AT_FIRST: u64 = 1_024;
 const DRIFT_TIMES_MAX: u64 = 2;
 
 const _: () = assert!(BUCKETS.is_power_of_two() && KEY_BYTES_MAX <= u8::MAX as usize);
+
+/// What a key has missed weighs at most this after it was weighed again. No key has as much.
+const WEIGHT_MAX: u64 = u64::MAX >> 2;
 
 /// The hash of a free way. A key that has it shares the entry of the next hash.
 const FREE: u64 = 0;
@@ -128,7 +133,7 @@ pub(super) struct Summary {
     since_ns: u64,
     /// What a request weighs besides its bytes (S3).
     request_bytes: u64,
-    /// Whether `request_bytes` was a mean of requests when the summary began anew.
+    /// Whether `request_bytes` is a mean of requests.
     is_fitted: bool,
     /// All requests and bytes since then.
     requests: u64,
@@ -255,8 +260,9 @@ impl Summary {
         }
     }
 
-    /// Brings the summary to `now_ns`: halves it if it is time, and begins anew if requests have
-    /// other bytes than before (S3).
+    /// Brings the summary to `now_ns`: halves it if it is time, weighs its entries again if the
+    /// mean of requests is known for the first time, and begins anew if it is another one later
+    /// (S3).
     #[cold]
     pub(super) fn advance(&mut self, now_ns: u64) {
         let due_ns = (now_ns + HALF_LIFE_NS).saturating_sub(self.halves_at_ns);
@@ -268,7 +274,9 @@ impl Summary {
         let wanted = mean.clamp(*REQUEST_BYTES.start(), *REQUEST_BYTES.end());
         let is_far =
             !(wanted / DRIFT_TIMES_MAX..=wanted * DRIFT_TIMES_MAX).contains(&self.request_bytes);
-        if self.requests >= REQUESTS_AT_FIRST && (!self.is_fitted || is_far) {
+        if self.must_be_fitted() {
+            self.fit(wanted);
+        } else if self.requests >= REQUESTS_AT_FIRST && is_far {
             self.begin_anew(wanted, now_ns);
             return;
         }
@@ -276,6 +284,32 @@ impl Summary {
         self.halves_at_ns += u64::from(times) * HALF_LIFE_NS;
         self.requests >>= times.min(u64::BITS - 1);
         self.bytes >>= times.min(u64::BITS - 1);
+    }
+
+    /// Weighs all entries again, with this mean of requests. It may be far from the one before, so
+    /// what a key has missed may weigh more than before: as much as if all of it were requests.
+    fn fit(&mut self, request_bytes: u64) {
+        let before = u128::from(std::mem::replace(&mut self.request_bytes, request_bytes));
+        let most = before.max(request_bytes.into());
+        let at_most = |weight: u64| {
+            let weight = (u128::from(weight) * most).div_ceil(before);
+            u64::try_from(weight).unwrap_or(u64::MAX).min(WEIGHT_MAX)
+        };
+        for at in 0..BUCKETS {
+            // A key without an entry may weigh as much as this (S2). If a way is free, it is 0.
+            let absent = at_most(self.buckets[at].weights.into_iter().fold(u64::MAX, u64::min));
+            for way in 0..WAYS {
+                if self.buckets[at].weights[way] == 0 {
+                    continue;
+                }
+                let entry = &mut self.entries[at][way];
+                entry.missed = at_most(entry.missed);
+                let counted = entry.requests * request_bytes + entry.bytes;
+                entry.missed = entry.missed.max(absent.saturating_sub(counted));
+                self.buckets[at].weights[way] = counted + entry.missed;
+            }
+        }
+        self.is_fitted = true;
     }
 
     /// Forgets all keys, and the mean of requests, at `now_ns`.
@@ -369,8 +403,8 @@ mod tests {
     /// What keys have, halved as a summary halves: requests and bytes.
     type Truth = HashMap<u64, (f64, f64)>;
 
-    /// A summary of a stream of keys and their bytes, and the truth. A request comes each
-    /// `step_ns`.
+    /// A summary of a stream of keys and their bytes, the truth, and the time of the last request.
+    /// A request comes each `step_ns`.
     fn summarize(stream: impl Iterator<Item = (u64, u64)>, step_ns: u64) -> (Summary, Truth, u64) {
         let (mut summary, mut truth, mut now_ns) = (Summary::new(0), Truth::new(), 0);
         for (key, bytes) in stream {
@@ -389,7 +423,7 @@ mod tests {
             (of_key.0, of_key.1) = (of_key.0 + 1.0, of_key.1 + bytes as f64);
             now_ns += step_ns;
         }
-        (summary, truth, now_ns)
+        (summary, truth, now_ns - step_ns)
     }
 
     fn assert_bounds(name: &str, (mut summary, truth, now_ns): (Summary, Truth, u64)) {
@@ -495,13 +529,24 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_another_size_begin_the_summary_anew() {
-        let mut summary = Summary::new(0);
-        for number in 0..4 * REQUESTS_AT_FIRST {
-            summary.add(mix(1 + number % 10), b"key", 1, 100_000, number);
+    fn the_first_mean_forgets_nothing_and_another_one_begins_the_summary_anew() {
+        for bytes in [0, 100_000] {
+            // The fault: the lists were empty after the first 1,024 requests.
+            let mut summary = Summary::new(0);
+            for number in 0..4 * REQUESTS_AT_FIRST {
+                summary.add(mix(1 + number % 10), b"key", 1, bytes, number);
+            }
+            assert_eq!(summary.request_bytes(), bytes.max(*REQUEST_BYTES.start()), "S3");
+            assert_eq!(summary.totals().0, 4 * REQUESTS_AT_FIRST);
+            let numbers = summary.numbers(4 * REQUESTS_AT_FIRST);
+            let counted: u64 = numbers.iter().map(|one| one.requests).sum();
+            assert_eq!(counted, 4 * REQUESTS_AT_FIRST);
+            // Requests of another size.
+            for number in 0..8 * REQUESTS_AT_FIRST {
+                summary.add(mix(1 + number % 10), b"key", 1, 1_000, number);
+            }
+            summary.add(mix(1), b"key", 1, 1_000, HALF_LIFE_NS);
+            assert_eq!(summary.totals().0, 1, "S3: {bytes}");
         }
-        assert_eq!(summary.request_bytes(), 100_000, "S3");
-        assert_eq!(summary.totals().0, 3 * REQUESTS_AT_FIRST);
-        assert_bounds("large", (summary, Truth::new(), 0));
     }
 }

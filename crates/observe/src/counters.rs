@@ -193,8 +193,10 @@ counters! {
     conn_yields,
     /// Listings ever begun.
     listings_begun,
-    /// Items examined for listings.
+    /// Items examined for listings, or by the crawler.
     listed_items,
+    /// Items counted by prefix.
+    prefix_walked_items,
     /// Times that a resumable connection was checked, and resumed if it still might be.
     resumptions,
     /// Lines of more than 2 KiB, which are retrievals of many keys.

@@ -211,7 +211,7 @@ const ITEMS: &[Stat] = &[
     counter(
         "crawler_items_checked",
         Sum(|c| &c.listed_items),
-        "Items examined for listings, or counted by prefix.",
+        "Items examined for listings, or by the crawler.",
     ),
     zero("lrutail_reflocked"),
     zero("moves_to_cold"),

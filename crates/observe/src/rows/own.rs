@@ -123,7 +123,12 @@ const COUNTERS: &[Stat] = &[
     counter(
         "kachel_listed_items",
         Sum(|c| &c.listed_items),
-        "Items examined for listings, or counted by prefix.",
+        "Items examined for listings, or by the crawler.",
+    ),
+    counter(
+        "kachel_prefix_walked_items",
+        Sum(|c| &c.prefix_walked_items),
+        "Items counted by prefix, while prefixes are observed.",
     ),
     counter("kachel_parked", Sum(|c| &c.parked), "Requests left to the core that held the engine."),
     counter(

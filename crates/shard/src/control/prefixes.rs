@@ -170,6 +170,6 @@ fn examine<E: Engine>(
     });
     drop(engine);
     debug_assert!(walked.items <= WALKED_ITEMS_PER_TICK_MAX, "W1");
-    context.counters.listed_items.add(walked.items as u64);
+    context.counters.prefix_walked_items.add(walked.items as u64);
     *is_over = !walked.more;
 }

@@ -229,26 +229,46 @@ fn prefixes_may_be_switched_all_the_time() {
         let on = told(&mut world, &clients[0], "prefixes");
         assert_eq!(row(&on, "all")["items"], 2_000, "{on:?}");
         // The core sleeps until its next walk.
-        let walked = world.sum(|counters| &counters.listed_items);
+        let walked = world.sum(|counters| &counters.prefix_walked_items);
         world.settle();
-        assert_eq!(world.sum(|counters| &counters.listed_items), walked);
+        assert_eq!(world.sum(|counters| &counters.prefix_walked_items), walked);
         world.clock.advance_s(PAUSE_S);
         world.settle();
-        assert_eq!(world.sum(|counters| &counters.listed_items), walked + 2_000);
+        assert_eq!(world.sum(|counters| &counters.prefix_walked_items), walked + 2_000);
         // A switch begins no walk within the pause after the last one.
         for _ in 0..20 {
             let switched = world.ask(&clients[0], b"observe all off\r\nobserve prefixes on\r\n");
             assert_eq!(switched, b"OK\r\nOK\r\n");
             world.settle();
         }
-        assert_eq!(world.sum(|counters| &counters.listed_items), walked + 2_000);
+        assert_eq!(world.sum(|counters| &counters.prefix_walked_items), walked + 2_000);
         assert_eq!(world.ask(&clients[0], b"observe all off\r\n"), b"OK\r\n");
         let off = told(&mut world, &clients[1], "prefixes");
         assert_eq!((off["prefixes"].as_str(), off.len()), ("off", 2));
         world.clock.advance_s(PAUSE_S);
         world.settle();
-        assert_eq!(world.sum(|counters| &counters.listed_items), walked + 2_000, "no walk");
+        assert_eq!(world.sum(|counters| &counters.prefix_walked_items), walked + 2_000, "no walk");
     }
+}
+
+/// The fault: `crawler_items_checked` grew by what walks counted, so an alarm about the crawler
+/// went off when prefixes were observed.
+#[test]
+fn a_walk_is_not_a_run_of_the_crawler() {
+    let mut world = World::new(WorldOptions { plain: observed(), ..WorldOptions::default() });
+    let client = world.connect();
+    store(&mut world, &client, (0..100).map(|number| format!("p:{number}")), 10);
+    assert_eq!(row(&told(&mut world, &client, "prefixes"), "all")["items"], 100);
+    let checked = |world: &mut World| {
+        let stats = world.ask(&client, b"stats\r\n");
+        let stats = String::from_utf8(stats).expect("text");
+        let row = stats.lines().find_map(|row| row.strip_prefix("STAT crawler_items_checked "));
+        row.expect("it is told").parse::<u64>().expect("a number")
+    };
+    assert_eq!(checked(&mut world), 0);
+    assert_eq!(world.ask(&client, b"lru_crawler crawl all\r\n"), b"OK\r\n");
+    world.settle();
+    assert_eq!(checked(&mut world), 100);
 }
 
 /// While a walk goes on, clients are served between its steps.
@@ -260,11 +280,11 @@ fn a_walk_examines_few_items_in_a_tick() {
         store(&mut world, &client, (first..first + 100).map(|number| format!("p:{number}")), 10);
     }
     world.clock.advance_s(PAUSE_S);
-    let before = world.sum(|counters| &counters.listed_items);
+    let before = world.sum(|counters| &counters.prefix_walked_items);
     for tick in 1..=100 {
         client.write(b"get p:1\r\n");
         world.turn();
-        let walked = world.sum(|counters| &counters.listed_items) - before;
+        let walked = world.sum(|counters| &counters.prefix_walked_items) - before;
         assert!(walked > 0 && walked <= 64 * tick, "{walked} in {tick} ticks");
     }
     assert!(client.read().ends_with(b"END\r\n"), "it was served");

@@ -309,7 +309,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         self.exchange();
         self.send();
         self.maintain(has_served);
-        self.crawl();
+        self.crawl(has_served);
         self.records.forget_gone(&self.context, &self.engines, &mut self.clients);
         files::submit(&mut self.io, &self.context, &self.engines);
         self.balance();
@@ -575,9 +575,9 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
 
     /// Continues the run of the crawler, if there is one, and the walk that counts items by prefix.
     #[inline]
-    fn crawl(&mut self) {
+    fn crawl(&mut self, has_served: bool) {
         let Self { context, engines, crawling, walking, .. } = self;
-        walking.step(context, engines);
+        walking.step(context, engines, has_served);
         if crawling.is_busy() || crawling.is_called(context) {
             crawling.step(context, engines);
         }
@@ -595,11 +595,12 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
 
     /// Chooses the connections that other cores serve from now on.
     fn balance(&mut self) {
-        let Self { io, context, clock, now_ns, clients, arrivals, acceptor, balance, .. } = self;
+        let Self { io, context, clock, now_ns, clients, arrivals, acceptor, .. } = self;
+        let Self { balance, walking, .. } = self;
         if context.shared.cores.are_fixed() || acceptor.has_stopped() {
             return;
         }
-        balance.sample(context, &**clock, *now_ns);
+        balance.sample(context, &**clock, *now_ns, walking.alone_ns());
         balance.choose(clients, arrivals, |leaving, core| acceptor.leave(io, leaving, core, false));
     }
 

@@ -83,6 +83,8 @@ enum Plan {
 struct Moment {
     now_ns: u64,
     thread: ThreadTime,
+    /// The time of the thread that is no load (`prefixes`, W4).
+    walked_ns: u64,
 }
 
 impl Moment {
@@ -94,7 +96,9 @@ impl Moment {
         let permille = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ns;
         let ran = permille(self.thread.ran_ns, before.thread.ran_ns);
         let waiting = permille(self.thread.waited_ns, before.thread.waited_ns).min(1000);
-        [(ran + waiting).min(1000), waiting]
+        let walked = permille(self.walked_ns, before.walked_ns);
+        let busy = (ran + waiting).saturating_sub(walked).min(1000);
+        [busy, waiting.min(busy)]
     }
 }
 
@@ -144,17 +148,24 @@ impl Balance {
     }
 
     /// Takes a sample of this core's work if one is due, and begins a round if the number of awake
-    /// cores has changed or the round is over.
+    /// cores has changed or the round is over. `walked_ns` is the time so far that is no load.
     ///
     /// Cost: a load; for a sample a system call, and a read of each core's counters.
-    pub(crate) fn sample(&mut self, context: &Context, clock: &impl Clock, now_ns: u64) {
+    pub(crate) fn sample(
+        &mut self,
+        context: &Context,
+        clock: &impl Clock,
+        now_ns: u64,
+        walked_ns: u64,
+    ) {
         let Context { shared, counters, .. } = context;
         let cores = &shared.cores;
         if now_ns.saturating_sub(self.sampled.now_ns) >= SAMPLE_NS {
-            let moment = Moment { now_ns, thread: clock.thread_time() };
+            let moment = Moment { now_ns, thread: clock.thread_time(), walked_ns };
             let before = std::mem::replace(&mut self.sampled, moment);
             let [busy, waiting] = moment.permille_since(before);
-            let ran_ns = moment.thread.ran_ns.saturating_sub(before.thread.ran_ns);
+            let alone_ns = walked_ns.saturating_sub(before.walked_ns);
+            let ran_ns = moment.thread.ran_ns.saturating_sub(before.thread.ran_ns + alone_ns);
             if let Some(each_ns) = ran_ns.checked_div(std::mem::take(&mut self.served).into()) {
                 self.each_ns = each_ns;
             }

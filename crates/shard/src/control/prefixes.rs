@@ -14,9 +14,15 @@
 //!   taken. So walks take at most a twentieth of the time of a core that is idle otherwise, also if
 //!   clients switch prefixes off and on all the time: a walk that is broken off counts as one.
 //! - W3  A core that sleeps wakes for its next walk, and when prefixes are switched on.
+//! - W4  A tick that serves nothing counts as no load while a walk goes on, because a walk needs no
+//!   further core and no connection must leave because of it.
+//! - W5  A walk is put off while no request for a key and no flush has come since the last one, for
+//!   at most `QUIET_NS_MAX`: expiry needs no request.
+
+use std::sync::Arc;
 
 use kachel_engine::{Cursor, Engine, EngineIndex};
-use kachel_observe::{ObserverSet, PrefixTable};
+use kachel_observe::{Counters, ObserverSet, PrefixTable};
 
 use crate::context::Context;
 use crate::cores::throttle::NEVER_NS;
@@ -30,6 +36,9 @@ const WALKED_ITEMS_PER_TICK_MAX: usize = LISTED_ITEMS_PER_TICK_MAX;
 const PAUSE_NS_MIN: u64 = 10_000_000_000;
 /// How many times as long as a walk the pause after it takes at least (W2). A guess.
 const PAUSE_TIMES_MIN: u64 = 20;
+
+/// The longest time between the ends of two pauses if nothing is requested (W5). A guess.
+const QUIET_NS_MAX: u64 = 60_000_000_000;
 
 /// The walk over one engine.
 #[derive(Debug)]
@@ -55,6 +64,12 @@ pub(crate) struct PrefixWalking {
     next_ns: u64,
     /// When the pause after the last walk ends (W2).
     pauses_until_ns: u64,
+    /// The requests of all cores when the last walk began (W5).
+    requests_before: u64,
+    /// When the last tick began, if it served nothing and a walk goes on.
+    alone_since_ns: Option<u64>,
+    /// The time of all such ticks, in nanoseconds (W4).
+    alone_ns: u64,
 }
 
 impl Default for PrefixWalking {
@@ -66,6 +81,9 @@ impl Default for PrefixWalking {
             walk: None,
             next_ns: NEVER_NS,
             pauses_until_ns: 0,
+            requests_before: u64::MAX,
+            alone_since_ns: None,
+            alone_ns: 0,
         }
     }
 }
@@ -89,15 +107,50 @@ impl PrefixWalking {
         self.next_ns
     }
 
-    /// Continues the walk, if there is one or one is due. Cost: two loads, while prefixes are off.
+    /// The time that is no load (W4), from its beginning to the last tick that began. Nanoseconds.
     #[inline]
-    pub(crate) fn step<E: Engine>(&mut self, context: &Context, engines: &Engines<E>) {
+    pub(crate) const fn alone_ns(&self) -> u64 {
+        self.alone_ns
+    }
+
+    /// Continues the walk, if there is one or one is due. `has_served` says whether this tick has
+    /// served clients or other cores. Cost: two loads, while prefixes are off.
+    #[inline]
+    pub(crate) fn step<E: Engine>(
+        &mut self,
+        context: &Context,
+        engines: &Engines<E>,
+        has_served: bool,
+    ) {
         if context.gate.observers().has(ObserverSet::PREFIXES) || self.epoch.is_some() {
+            let now_ns = context.now_ns();
             self.follow::<E>(context);
-            if self.is_busy() || context.now_ns() >= self.next_ns {
+            if self.is_busy() || now_ns >= self.next_ns && self.begins(context) {
                 self.step_walk(context, engines);
             }
+            if let Some(since_ns) = self.alone_since_ns.take() {
+                self.alone_ns += now_ns.saturating_sub(since_ns); // W4
+            }
+            // The next poll waits for nothing, so all of the time until then is this tick's.
+            self.alone_since_ns = (self.is_busy() && !has_served).then_some(now_ns);
         }
+    }
+
+    /// Whether a walk that is due begins. If not, it is put off (W5).
+    fn begins(&mut self, context: &Context) -> bool {
+        let now_ns = context.now_ns();
+        let of_core = |core: &Arc<Counters>| {
+            let Counters { requests, cmd_flush, cmd_flush_prefix, .. } = &**core;
+            requests.value() + cmd_flush.value() + cmd_flush_prefix.value()
+        };
+        let requests = context.shared.totals.cores.iter().map(of_core).sum();
+        let is_quiet = self.requests_before == requests;
+        if is_quiet && now_ns < self.pauses_until_ns + QUIET_NS_MAX {
+            self.next_ns = now_ns + PAUSE_NS_MIN;
+            return false;
+        }
+        self.requests_before = requests;
+        true
     }
 
     /// Begins anew after the pause (W2), or ends, if prefixes were switched.
@@ -111,7 +164,8 @@ impl PrefixWalking {
         }
         let is_on = E::WALKS_IN_MEMORY && epoch.is_some() && !context.home_engines().is_empty();
         let next_ns = if is_on { self.pauses_until_ns } else { NEVER_NS };
-        *self = Self { epoch, next_ns, pauses_until_ns: self.pauses_until_ns, ..Self::default() };
+        let Self { pauses_until_ns, alone_ns, .. } = *self;
+        *self = Self { epoch, next_ns, pauses_until_ns, alone_ns, ..Self::default() };
     }
 
     /// Pauses after a walk (W2).

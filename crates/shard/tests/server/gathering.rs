@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use kachel_io::FarEnd;
 use kachel_net::{USERS_KEY_BYTES, Users};
-use kachel_shard::PlainOptions;
+use kachel_shard::{ObserverSet, PlainOptions};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
 const CORES: u16 = 8;
@@ -40,6 +40,8 @@ struct Machine {
     waits_ns: Vec<[u64; 2]>,
     /// One request in this number is followed by a reset, and its client connects again.
     resets_every: Option<usize>,
+    /// Processor time of a tick without its requests.
+    tick_ns: u64,
 }
 
 impl Machine {
@@ -63,7 +65,18 @@ impl Machine {
         let free_ns = vec![0; CORES.into()];
         let (random, owed) = (Random::new(7), Vec::new());
         let (waits_ns, resets_every) = (vec![], None);
-        Self { world, clients, owed, now_ns: 0, free_ns, random, due_ns: 0, waits_ns, resets_every }
+        Self {
+            world,
+            clients,
+            owed,
+            now_ns: 0,
+            free_ns,
+            random,
+            due_ns: 0,
+            waits_ns,
+            resets_every,
+            tick_ns: TICK_NS,
+        }
     }
 
     fn awake(&self) -> u16 {
@@ -145,10 +158,38 @@ impl Machine {
         let requests = |world: &World| world.shared.totals.cores[core].requests.value();
         let before = requests(&self.world);
         self.world.shards[core].complete_tick(wait).expect("memory never fails");
-        let cost_ns = TICK_NS + (requests(&self.world) - before) * REQUEST_NS;
+        let cost_ns = self.tick_ns + (requests(&self.world) - before) * REQUEST_NS;
         self.world.use_ns(core, cost_ns);
         self.free_ns[core] = self.now_ns + cost_ns;
     }
+}
+
+/// The fault: cores that counted their items by prefix were busy, so all others were woken and got
+/// connections that they gave back at once.
+#[test]
+fn a_walk_over_the_items_is_no_load() {
+    const ITEMS: usize = 60_000;
+    let plain = PlainOptions { observers: ObserverSet::PREFIXES, ..PlainOptions::default() };
+    let mut machine = Machine::with(WorldOptions { plain, ..WorldOptions::default() });
+    for first in (0..ITEMS).step_by(1_000) {
+        let sets = (first..first + 1_000).map(|key| format!("set p:{key} 0 0 1 noreply\r\nx\r\n"));
+        machine.clients[0].end.write((sets.collect::<String>() + "mn\r\n").as_bytes());
+        machine.world.settle();
+    }
+    assert_eq!(machine.clients[0].end.read().len(), ITEMS / 1_000 * b"MN\r\n".len());
+    let walked = |machine: &Machine| machine.world.sum(|counters| &counters.prefix_walked_items);
+    let before = walked(&machine);
+    // A core that walks is busy all the time, for 12 ms.
+    machine.tick_ns = 10 * STEP_NS;
+    machine.world.clock.advance_s(11);
+    machine.world.turn(); // It begins.
+    let mut awake = Vec::new();
+    for _ in 0..20 {
+        machine.run(1, 0);
+        awake.push(machine.awake());
+    }
+    assert_eq!(walked(&machine) - before, ITEMS as u64);
+    assert_eq!(awake, [1; 20]);
 }
 
 /// No request waits longer where each core has its share of the work.

@@ -232,6 +232,7 @@ fn prefixes_may_be_switched_all_the_time() {
         let walked = world.sum(|counters| &counters.prefix_walked_items);
         world.settle();
         assert_eq!(world.sum(|counters| &counters.prefix_walked_items), walked);
+        assert!(world.ask(&clients[0], b"get p1:1\r\n").ends_with(b"END\r\n"));
         world.clock.advance_s(PAUSE_S);
         world.settle();
         assert_eq!(world.sum(|counters| &counters.prefix_walked_items), walked + 2_000);
@@ -269,6 +270,33 @@ fn a_walk_is_not_a_run_of_the_crawler() {
     assert_eq!(world.ask(&client, b"lru_crawler crawl all\r\n"), b"OK\r\n");
     world.settle();
     assert_eq!(checked(&mut world), 100);
+}
+
+/// The fault: a server that nobody asked for anything counted its items every ten seconds.
+#[test]
+fn a_walk_is_put_off_while_nothing_is_requested() {
+    for mut world in worlds() {
+        let client = world.connect();
+        store(&mut world, &client, (0..600).map(|number| format!("p:{number}")), 10);
+        assert_eq!(row(&told(&mut world, &client, "prefixes"), "all")["items"], 600);
+        let walked = |world: &World| world.sum(|counters| &counters.prefix_walked_items);
+        let wait = |world: &mut World, s: u64| {
+            let before = walked(world);
+            for _ in 0..s {
+                world.clock.advance_s(1);
+                world.settle();
+            }
+            walked(world) - before
+        };
+        assert_eq!(wait(&mut world, 50), 0, "nothing has come");
+        assert_eq!(wait(&mut world, 40), 600, "items may have expired");
+        assert_eq!(wait(&mut world, 30), 0);
+        assert!(world.ask(&client, b"delete p:1\r\n").starts_with(b"DELETED"));
+        assert!(wait(&mut world, PAUSE_S) > 0, "after a request");
+        assert_eq!(world.ask(&client, b"flush_all\r\n"), b"OK\r\n");
+        world.settle();
+        assert_eq!(row(&told(&mut world, &client, "prefixes"), "all")["items"], 0, "flushed");
+    }
 }
 
 /// While a walk goes on, clients are served between its steps.

@@ -20,6 +20,7 @@
 //! - I5  A panic ends the process, in every build. A build that unwinds would end only the thread
 //!   that panicked: its engine stays locked, nobody serves its keys, and the end waits for it.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,8 +30,7 @@ use std::time::{Duration, Instant};
 
 use kachel_admin::{AdminAddress, AdminToken, DESCRIPTORS_MAX};
 use kachel_host::{
-    Cores, Daemon, LogField, LogFormat, Nodes, PageKind, Pidfile, ServiceState, Signal, Signals,
-    Unpinned,
+    Cores, Daemon, LogField, Nodes, PageKind, Pidfile, ServiceState, Signal, Signals, Unpinned,
 };
 use kachel_net::{Mechanisms, Users};
 use kachel_options::{
@@ -61,7 +61,7 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the server until a signal or a client ends it.
 pub(crate) fn run<O: ServedEngines>(opener: &O, options: ServeOptions) -> ExitCode {
-    abort_on_panic(options.log_format); // I5
+    abort_on_panic(); // I5
     kachel_host::ignore_signals_of_writes();
     for report in &options.reports {
         say!(Warning, "{report}");
@@ -84,17 +84,19 @@ pub(crate) fn refuse(failure: &Failure, called_as: CalledAs) -> ExitCode {
     ExitCode::from(failure.exit_code(called_as))
 }
 
-/// Has a panic of any thread end the process after its message (I5).
-fn abort_on_panic(format: LogFormat) {
-    let tell = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        match format {
-            LogFormat::Text => tell(panic),
-            LogFormat::Json => {
-                let thread = std::thread::current();
-                let name = thread.name().unwrap_or("unnamed");
-                let fields = [LogField::text("thread", name)];
-                say!(Error, fields: &fields, "a bug: {panic}");
+/// Has a panic of any thread end the process after its message (I5). The message is a line of the
+/// log, so the end does not wait for a reader of standard error that has stopped. With
+/// `RUST_BACKTRACE` more lines follow.
+fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed");
+        let fields = [LogField::text("thread", name)];
+        say!(Error, fields: &fields, "a bug: thread {name} {panic}");
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            for line in backtrace.to_string().lines() {
+                say!(Error, fields: &fields, "{line}");
             }
         }
         kachel_host::finish_log();

@@ -4,12 +4,11 @@
 //! Invariants:
 //! - I1  No test waits for a fixed time. A line is waited for until it is there.
 
-use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use kachel_testkit::{Client, Launch, Server, announced_port, user, wait_until};
+use kachel_testkit::{Client, Launch, Server, Unheard, user, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -132,36 +131,18 @@ fn lines_about_many_clients_are_bounded_and_counted() {
 /// not be ended.
 #[test]
 fn a_log_that_nobody_takes_stops_neither_a_client_nor_the_end() {
-    let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    let mut filler = writer.try_clone().expect("the pipe twice");
-    rustix::io::ioctl_fionbio(&filler, true).expect("set");
-    while filler.write(&[b'\n'; 4096]).is_ok() {}
-    while filler.write(b"\n").is_ok() {}
-    rustix::io::ioctl_fionbio(&filler, false).expect("set");
-    drop(filler);
-
-    let folder = tempfile::tempdir().expect("a folder");
-    let ports = folder.path().join("ports");
     let mut command = Command::new(program());
     command.args(["serve", "-vv", "-t", "1", "-p", "-1"]).args(user());
-    command.env("MEMCACHED_PORT_FILENAME", &ports).stdin(Stdio::null()).stderr(writer);
-    let mut server = command.spawn().expect("it starts");
-    drop(command);
-    let mut port = None;
-    wait_until("a port", || {
-        port = announced_port(&ports);
-        port.is_some()
-    });
-    let port = port.expect("a port");
+    let mut server = Unheard::start(command);
+    let port = server.port;
     wait_until("lines are lost", || {
         let mut client = Client::at(port);
         client.stat("kachel_log_lines_lost") > 0
     });
     assert_eq!(Client::at(port).ask("version\r\n", "\n"), "VERSION 1.6.45\r\n");
-    let id = rustix::process::Pid::from_child(&server);
+    let id = rustix::process::Pid::from_child(&server.process);
     rustix::process::kill_process(id, Signal::TERM).expect("a signal");
-    assert!(server.wait().expect("an end").success());
-    let mut rest = String::new();
-    reader.read_to_string(&mut rest).expect("what the pipe had");
+    assert!(server.process.wait().expect("an end").success());
+    let rest = server.log();
     assert!(rest.chars().filter(|c| *c != '\n').count() < 4096, "{rest}");
 }

@@ -28,9 +28,9 @@ pub use output::{skip, tell};
 pub use plain::{Plain, PlainOpener};
 #[cfg(feature = "process")]
 pub use process::{
-    Address, Client, Ended, Launch, Look, PATIENCE, Server, UdpClient, announced_port, flood,
-    http_ask, http_connect, http_get, http_get_with, http_read_to_end, http_status, is_usable,
-    set_request, user, wait_until, wants_tls, within,
+    Address, Client, Ended, Launch, Look, PATIENCE, Server, UdpClient, Unheard, announced_port,
+    flood, http_ask, http_connect, http_get, http_get_with, http_read_to_end, http_status,
+    is_usable, set_request, user, wait_until, wants_tls, within,
 };
 #[cfg(feature = "tls")]
 pub use process::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, Validity, tunnel};

@@ -3,12 +3,13 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus};
 
-use kachel_testkit::{PATIENCE, Server, within};
+use kachel_testkit::{Client, PATIENCE, Server, Unheard, user, within};
 use rustix::io::Errno;
 
 use crate::kernel::{Refusal, refusing};
-use crate::start;
+use crate::{program, start};
 
 /// Bytes of a request that give a shard more to read than it does in one tick.
 const LONG_BYTES: usize = 16 << 20;
@@ -66,18 +67,35 @@ fn a_thread_that_panics_ends_the_server() {
         argument: Some((1, libc::EPOLL_CTL_MOD as u32)),
         error: Errno::INVAL,
     };
-    let mut server = refusing(&[no_change], || start(&["--io=epoll", "-m", "64", "-t", "2"]));
-    let mut client = server.connect();
+    let options = ["--io=epoll", "-m", "64", "-t", "2"];
+    let mut server = refusing(&[no_change], || start(&options));
+    let status = end_by_a_panic(server.connect(), &mut server.process);
+    let said = server.last_words();
+    assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}: {said}");
+    assert!(said.contains("panicked") && said.contains("a live socket is watched"), "{said}");
+    let log = server.log();
+    assert!(log.contains(" error: a bug: thread shard "), "a line of the log: {log}");
+
+    // The fault: the message waited until standard error took it, and the process with it.
+    let mut server = refusing(&[no_change], || {
+        let mut command = Command::new(program());
+        command.arg("serve").args(options).args(["-p", "-1"]).args(user());
+        Unheard::start(command)
+    });
+    let status = end_by_a_panic(Client::at(server.port), &mut server.process);
+    assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
+}
+
+/// Has a thread of a server panic that refuses to watch a socket in another way. Waits until the
+/// server has ended.
+fn end_by_a_panic(mut client: Client, server: &mut Child) -> ExitStatus {
     client.set("k", &[b'v'; 1_000_000]);
     // More than fits into the buffers of a client that reads nothing.
     client.try_send("get k\r\n".repeat(32));
     let mut status = None;
     within(PATIENCE, || {
-        status = server.process.try_wait().expect("a child");
+        status = server.try_wait().expect("a child");
         status.is_some()
     });
-    let status = status.expect("the server ends");
-    let said = server.last_words();
-    assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}: {said}");
-    assert!(said.contains("panicked") && said.contains("a live socket is watched"), "{said}");
+    status.expect("the server ends")
 }

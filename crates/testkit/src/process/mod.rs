@@ -13,6 +13,7 @@ mod server;
 #[cfg(feature = "tls")]
 mod tunnel;
 mod udp_client;
+mod unheard;
 mod waiting;
 
 #[cfg(feature = "tls")]
@@ -24,4 +25,5 @@ pub use server::{Address, Ended, Launch, Server, announced_port, user, wants_tls
 #[cfg(feature = "tls")]
 pub use tunnel::tunnel;
 pub use udp_client::UdpClient;
+pub use unheard::Unheard;
 pub use waiting::{PATIENCE, wait_until, within};

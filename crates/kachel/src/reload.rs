@@ -16,11 +16,15 @@
 //!   signal a reading begins, so changes from before the signal are read.
 //! - L2  Nothing waits for a reading: it may take seconds, or never end if a mount is dead.
 //!   A reading that the end of the process overtakes is given up between two users.
+//! - L3  Lines that clients cause by `refresh_certs` have the limit of all lines about clients, so
+//!   that clients that ask all the time do not fill the log.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kachel_admin::AdminAddress;
+use kachel_host::Level;
 use kachel_options::OptionsFile;
 
 use crate::admin::TokenFile;
@@ -50,6 +54,9 @@ enum State {
 #[derive(Clone)]
 pub(crate) struct Reloader(Arc<Inner>);
 
+/// Logs a sentence about a reading, as [`Inner::tell`] does.
+type Tell<'a> = &'a dyn Fn(Level, fmt::Arguments<'_>);
+
 struct Inner {
     files: Files,
     admitting: Admitting,
@@ -72,7 +79,8 @@ impl Reloader {
             State::Idle => *state = State::Reading { again: false },
             State::Reading { again: true } => return, // L1
             State::Reading { again: false } => {
-                say!(Info, "SIGHUP: files are being read; they are read again after that");
+                let sentence = format_args!("files are being read; they are read again after that");
+                self.0.tell(self.0.admitting.refresh_asked().is_some(), Level::Info, sentence);
                 *state = State::Reading { again: true };
                 return;
             }
@@ -80,7 +88,8 @@ impl Reloader {
         let inner = Arc::clone(&self.0);
         let body = move || while inner.read() {};
         if let Err(error) = std::thread::Builder::new().name("reload".into()).spawn(body) {
-            say!(Error, "SIGHUP: nothing is read again: {error}");
+            let sentence = format_args!("nothing is read again: {error}");
+            self.0.tell(self.0.admitting.refresh_asked().is_some(), Level::Error, sentence);
             *state = State::Idle;
         }
     }
@@ -100,16 +109,24 @@ impl Inner {
         self.must_end.load(Ordering::Relaxed)
     }
 
+    /// Logs what a signal has caused; `is_asked` says that a client has sent it (L3).
+    fn tell(&self, is_asked: bool, level: Level, sentence: fmt::Arguments<'_>) {
+        let log = if is_asked { kachel_host::log_client } else { kachel_host::log };
+        log(level, format_args!("SIGHUP: {sentence}"), &[]);
+    }
+
     /// Reads the files. Returns whether they must be read again.
     fn read(&self) -> bool {
         debug_assert!(*self.state() != State::Idle, "L1");
         // The signal does not say who has sent it. It may be both, so both get what they want.
         let asked = self.admitting.refresh_asked();
-        self.read_certificates(asked);
-        self.read_users(asked.is_some());
-        self.read_token(asked.is_some());
-        if asked.is_none() || self.verbosity > 0 {
-            self.compare_options();
+        let is_asked = asked.is_some();
+        let tell = |level, sentence: fmt::Arguments<'_>| self.tell(is_asked, level, sentence);
+        self.read_certificates(asked, &tell);
+        self.read_users(&tell);
+        self.read_token(&tell);
+        if !is_asked || self.verbosity > 0 {
+            self.compare_options(&tell);
         }
         let mut state = self.state();
         let again = *state == State::Reading { again: true } && !self.must_end();
@@ -118,66 +135,74 @@ impl Inner {
     }
 
     /// `asked` is the number of the last `refresh_certs` that is not answered yet.
-    fn read_certificates(&self, asked: Option<u64>) {
+    fn read_certificates(&self, asked: Option<u64>, tell: Tell<'_>) {
         let Some(encryption) = &self.files.encryption else { return };
         let result = encryption.read_again();
         match &result {
-            Ok(()) if asked.is_some() && self.verbosity == 0 => {}
-            Ok(()) => say!(Info, "SIGHUP: the certificates were read again"),
-            Err(sentence) => say!(Error, "SIGHUP: the certificates stay as they were; {sentence}"),
+            Ok(()) => tell(Level::Info, format_args!("the certificates were read again")),
+            Err(sentence) => {
+                let sentence = format_args!("the certificates stay as they were; {sentence}");
+                tell(Level::Error, sentence);
+            }
         }
         if let Some(asked) = asked {
             self.admitting.answer_refresh(asked, result);
         }
     }
 
-    fn read_users(&self, is_asked: bool) {
+    fn read_users(&self, tell: Tell<'_>) {
         let Some(users) = &self.files.users else { return };
         match users.read(&|| self.must_end()) {
             Ok(users) => {
                 self.admitting.set_users(users);
-                if !is_asked || self.verbosity > 0 {
-                    say!(Info, "SIGHUP: the file of users was read again");
-                }
+                tell(Level::Info, format_args!("the file of users was read again"));
             }
             Err(_) if self.must_end() => {}
-            Err(sentence) => say!(Error, "SIGHUP: the users stay as they were; {sentence}"),
+            Err(sentence) => {
+                tell(Level::Error, format_args!("the users stay as they were; {sentence}"));
+            }
         }
     }
 
-    fn read_token(&self, is_asked: bool) {
+    fn read_token(&self, tell: Tell<'_>) {
         let Some((file, admin)) = &self.files.token else { return };
         match file.read() {
             Ok(token) => {
                 admin.set_token(token);
-                if !is_asked || self.verbosity > 0 {
-                    say!(Info, "SIGHUP: the token of the admin address was read again");
-                }
+                tell(Level::Info, format_args!("the token of the admin address was read again"));
             }
-            Err(sentence) => say!(Error, "SIGHUP: the token stays as it was; {sentence}"),
+            Err(sentence) => {
+                tell(Level::Error, format_args!("the token stays as it was; {sentence}"));
+            }
         }
     }
 
     /// Says which options of the file need a restart, because they differ from those of the start.
-    fn compare_options(&self) {
+    fn compare_options(&self, tell: Tell<'_>) {
         let Files { users, encryption, token, options } = &self.files;
         let has_others = users.is_some() || encryption.is_some() || token.is_some();
         match options.as_ref().map(|file| (file.name(), file.changes())) {
             Some((name, Ok(keys))) if keys.is_empty() => {
-                say!(Info, "SIGHUP: {name} has the options with which the server runs");
+                let sentence = format_args!("{name} has the options with which the server runs");
+                tell(Level::Info, sentence);
             }
             Some((name, Ok(keys))) => {
                 let keys = keys.join(", ");
-                say!(Warning, "SIGHUP: {name} has changed; a restart is needed for: {keys}");
+                let sentence = format_args!("{name} has changed; a restart is needed for: {keys}");
+                tell(Level::Warning, sentence);
             }
             Some((_, Err(error))) => {
-                say!(
-                    Error,
-                    "SIGHUP: the options stay as they were, and a restart would fail; {error}"
+                let sentence = format_args!(
+                    "the options stay as they were, and a restart would fail; {error}"
                 );
+                tell(Level::Error, sentence);
             }
             None if has_others || self.verbosity == 0 => {}
-            None => say!(Info, "SIGHUP: there is nothing to read again; options need a restart"),
+            None => {
+                let sentence =
+                    format_args!("there is nothing to read again; options need a restart");
+                tell(Level::Info, sentence);
+            }
         }
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kachel_testkit::{
-    Authority, CertificateFiles, Launch, TLS_VERSIONS, Validity, tell, user, wait_until,
+    Authority, CertificateFiles, Client, Launch, TLS_VERSIONS, Unheard, Validity, tell, user,
+    wait_until,
 };
 
 use crate::site::{Site, TlsClient, raw};
@@ -77,7 +78,7 @@ fn each_listener_has_its_own_tls() {
         let config = site.config(&TLS_VERSIONS, certified.then_some(&certificate));
         TlsClient::open(raw(port), &config).is_ok()
     };
-    let mut client = kachel_testkit::Client::at(plain);
+    let mut client = Client::at(plain);
     client.set("a", b"plain");
     for (port, certified, wanted) in [
         (without, false, true),
@@ -174,6 +175,28 @@ fn bad_files_leave_the_old_certificate_in_use() {
     }
     assert_eq!(operator.ask("refresh_certs\r\n", "\n"), "OK\r\n");
     assert_eq!(operator.ask("refresh_certs noreply\r\nmn\r\n", "MN\r\n"), "MN\r\n");
+}
+
+/// The fault: each `refresh_certs` wrote lines that had no limit, so any client could fill the log.
+#[test]
+fn lines_that_refresh_certs_causes_are_lines_about_clients() {
+    // Lines about clients find room for 512; all lines for 1,024.
+    const ASKED: u64 = 700;
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().expect("a folder"));
+    let files = authority.certify_server(folder.path(), "first");
+    let [certificate, key] = [&files.certificate, &files.key].map(|path| path.display());
+    let words = format!("ssl_chain_cert={certificate},ssl_key={key}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kachel"));
+    command.args(["serve", "-t", "1", "-Z", "-o", &words, "-l", "notls:127.0.0.1", "-p", "-1"]);
+    command.args(user());
+    let server = Unheard::start(command);
+    fs::write(&files.certificate, "nothing").expect("written");
+    let mut client = Client::at(server.port);
+    for _ in 0..ASKED {
+        let told = client.ask("refresh_certs\r\n", "\r\n");
+        assert!(told.starts_with("Error loading the certificate chain: "), "{told}");
+    }
+    assert!(client.stat("kachel_log_lines_lost") >= ASKED - 512);
 }
 
 /// Writes a new certificate and its key as an operator's tool does: aside, then in place. The key

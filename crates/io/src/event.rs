@@ -118,6 +118,18 @@ pub struct SocketName {
     pub descriptor: i32,
 }
 
+/// The address, or a word that stands for it.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Unknown => f.write_str("unknown"),
+            Self::V4(address) => address.fmt(f),
+            Self::V6(address) => address.fmt(f),
+        }
+    }
+}
+
 impl fmt::Display for SocketName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.peer {

@@ -11,7 +11,7 @@
 //! | `-vvv` | move to another core |
 
 use kachel_host::{Level, LogField};
-use kachel_io::{Peer, SocketName};
+use kachel_io::SocketName;
 use kachel_net::{CoreIndex, Overdue, TooSlow};
 use kachel_shard::ClientEvent;
 
@@ -28,12 +28,7 @@ struct ClientLine {
 pub(crate) fn tell(name: SocketName, event: ClientEvent) {
     let Some(admitted) = kachel_host::admit_client_line(level(event)) else { return };
     let ClientLine { sentence, event, fields } = line(name, event);
-    let client = match name.peer {
-        Peer::Local => "local".to_owned(),
-        Peer::Unknown => "unknown".to_owned(),
-        Peer::V4(address) => address.to_string(),
-        Peer::V6(address) => address.to_string(),
-    };
+    let client = name.peer.to_string();
     let descriptor = u64::try_from(name.descriptor).unwrap_or(0);
     let of_all = [
         LogField::text("event", event),
@@ -104,6 +99,7 @@ fn too_slow(name: SocketName, overdue: Overdue) -> (String, Vec<LogField<'static
 mod tests {
     use std::net::{Ipv4Addr, SocketAddrV4};
 
+    use kachel_io::Peer;
     use kachel_net::CloseReason;
 
     use super::*;

@@ -385,9 +385,14 @@ impl Thread {
         }
         let name = SocketName { peer: client.peer, descriptor: self.io.descriptor(socket) };
         self.process.counts().handshake_errors.fetch_add(1, Ordering::Relaxed);
-        let fields = [LogField::text("event", "handshake_failed")];
-        let sentence = format_args!("refused {name}: its TLS handshake has failed");
-        kachel_host::log_client(Level::Info, sentence, &fields);
+        let Some(admitted) = kachel_host::admit_client_line(Level::Info) else { return };
+        let peer = name.peer.to_string();
+        let fields = [
+            LogField::text("event", "handshake_failed"),
+            LogField::text("client", &peer),
+            LogField::number("fd", u64::try_from(name.descriptor).unwrap_or(0)),
+        ];
+        admitted.write(format_args!("refused {name}: its TLS handshake has failed"), &fields);
     }
 
     fn close(&mut self, socket: SocketId) {

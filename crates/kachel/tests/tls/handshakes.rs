@@ -61,6 +61,17 @@ fn what_is_no_handshake_gets_an_alert_and_an_end() {
     }
 }
 
+/// The fault: the line had neither the client nor the descriptor as fields.
+#[test]
+fn a_line_about_a_failed_handshake_names_its_client() {
+    let site = Site::start(&["-t", "1", "-v", "--log-format=json"]);
+    let mut client = site.raw();
+    let name = client.local_addr().expect("an address");
+    client.write_all(b"version\r\n").expect("taken");
+    let fields = format!("\"event\":\"handshake_failed\",\"client\":\"{name}\",\"fd\":");
+    wait_until("the line", || site.server.log().contains(&fields));
+}
+
 /// A client that connects and leaves has made no mistake.
 #[test]
 fn a_client_that_only_looks_is_not_an_error() {

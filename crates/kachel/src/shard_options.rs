@@ -11,11 +11,11 @@ use kachel_host::Cores;
 use kachel_net::{ClientLimits, ClientProtocol, Endpoint, Endpoints};
 use kachel_observe::log_rows;
 use kachel_options::{
-    CoreChoice, KACHEL_VERSION, MEMCACHED_VERSION, PrefixFlushers, Protocol, Reads, ServeOptions,
-    TEST_TIME_ENV,
+    CoreChoice, FlushPrefixAccess, KACHEL_VERSION, MEMCACHED_VERSION, Protocol, Reads,
+    ServeOptions, TEST_TIME_ENV,
 };
 use kachel_shard::{
-    ObserverSet, OtherCounts, PlainOptions, PrefixFlushes, SharedOptions, UdpOptions,
+    ObserverSet, OtherCounts, PlainOptions, PrefixFlushPermission, SharedOptions, UdpOptions,
 };
 
 use crate::client_lines;
@@ -55,9 +55,9 @@ fn plain_options(options: &ServeOptions) -> PlainOptions {
         requests_per_tick: options.requests_per_tick,
         flush_allowed: options.flush_allowed,
         prefix_flushes: match options.flush_prefix {
-            PrefixFlushers::All => PrefixFlushes::FromAnywhere,
-            PrefixFlushers::Local => PrefixFlushes::FromHost,
-            PrefixFlushers::None => PrefixFlushes::Refused,
+            FlushPrefixAccess::All => PrefixFlushPermission::FromAnywhere,
+            FlushPrefixAccess::Local => PrefixFlushPermission::FromHost,
+            FlushPrefixAccess::None => PrefixFlushPermission::Refused,
         },
         dumps_allowed: options.dumps_allowed,
         crawler_on: options.echo.lru_crawler,

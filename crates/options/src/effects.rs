@@ -6,7 +6,7 @@
 use crate::admin::{AdminListen, read_prefixes};
 use crate::data::SyncChoice;
 use crate::partial::{Given, PartialOptions, set};
-use crate::serve::PrefixFlushers;
+use crate::serve::FlushPrefixAccess;
 use crate::suboptions::suboptions;
 use crate::value::{classify, read};
 use crate::{EXIT_FAILURE, EXIT_USAGE, OptionsError};
@@ -133,9 +133,9 @@ pub(crate) fn flush_prefix(
     given: Given<'_>,
 ) -> Result<(), OptionsError> {
     let flushers = match given.text() {
-        "off" => PrefixFlushers::None,
-        "local" => PrefixFlushers::Local,
-        _ => PrefixFlushers::All,
+        "off" => FlushPrefixAccess::None,
+        "local" => FlushPrefixAccess::Local,
+        _ => FlushPrefixAccess::All,
     };
     set(&mut partial.serve.flush_prefix, flushers)
 }

@@ -47,7 +47,7 @@ pub use listen::{Host, IpListen, Listeners, Protocol, UnixListen};
 pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
 pub use options_file::OptionsFile;
 pub use serve::{
-    CalledAs, CoreChoice, Echo, EngineMode, IoChoice, PipeChoice, PrefixFlushers, Reads, Roles,
+    CalledAs, CoreChoice, Echo, EngineMode, FlushPrefixAccess, IoChoice, PipeChoice, Reads, Roles,
     SaslChoice, ServeOptions, Udp,
 };
 pub use tls::{ListenTls, TlsOptions};

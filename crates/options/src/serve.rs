@@ -98,7 +98,7 @@ pub enum CoreChoice {
 
 /// Which clients may flush the items of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixFlushers {
+pub enum FlushPrefixAccess {
     /// All that may flush.
     All,
     /// Those of this host: by a loopback address or a unix socket.
@@ -196,7 +196,7 @@ pub struct ServeOptions {
     /// Whether `flush_all` does anything (`-F`: no).
     pub flush_allowed: bool,
     /// Which clients may flush a prefix, unless no client may flush (`-F`).
-    pub flush_prefix: PrefixFlushers,
+    pub flush_prefix: FlushPrefixAccess,
     /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`:
     /// no).
     pub dumps_allowed: bool,
@@ -359,7 +359,7 @@ impl ServeOptions {
             sasl: false,
             sasl_mechanisms: SaslChoice::All,
             flush_allowed: true,
-            flush_prefix: PrefixFlushers::All,
+            flush_prefix: FlushPrefixAccess::All,
             dumps_allowed: is_memcached,
             watch_allowed: is_memcached,
             watch_refused: false,

@@ -15,7 +15,7 @@
 mod counts;
 mod layout;
 mod load;
-mod looks;
+mod read_deltas;
 mod losses;
 mod places;
 mod read_copies;
@@ -27,7 +27,7 @@ mod tests;
 pub use counts::PipeCounts;
 pub use layout::VALUE_BYTES_MAX;
 pub use load::{LoadError, Mode, Program, Trial};
-pub use looks::{KeyReads, Looks};
 pub use losses::{Losses, Lost};
 pub use places::{PipeNetwork, Place, Speaks};
+pub use read_deltas::{KeyReads, ReadDeltas};
 pub use table::{Items, Pipe, PipeOptions, SwitchError};

@@ -1,15 +1,15 @@
 //! Reads that copies have answered, by key, for the observer of hot keys.
 //!
 //! Upstream:   `table`, with the counts of its slots and with the copies that it drops.
-//! Downstream: a thread of the server, which looks from time to time.
+//! Downstream: a thread of the server, which polls from time to time.
 //!
-//! The program counts the reads of each slot. A look compares the counts with those of the look
+//! The program counts the reads of each slot. A poll compares the counts with those of the poll
 //! before. A copy that is dropped in between is noted when it is dropped.
 //!
 //! Invariants:
 //! - L1  A read is told at most once: the count of a version of a slot is told as far as it has
 //!   grown. What the engine takes of it (`take_reads`) is added to it again.
-//! - L2  A look examines at most `SLOTS_LOOKED_MAX` slots, and the copies that were dropped.
+//! - L2  A poll examines at most `SLOTS_POLLED_MAX` slots, and the copies that were dropped.
 //!
 //! Two cores of the program that count one slot at once may lose a read (`bpf/pipe.c`), and the
 //! last reads of a copy may come while it is dropped. So the numbers are at most the true ones.
@@ -17,8 +17,8 @@
 use crate::read_copies::ReadCopy;
 use crate::table::Pipe;
 
-/// The most slots that a look examines. With twice a second it takes less than 1 % of a core.
-const SLOTS_LOOKED_MAX: usize = 1 << 16;
+/// The most slots that a poll examines. With twice a second it takes less than 1 % of a core.
+const SLOTS_POLLED_MAX: usize = 1 << 16;
 
 /// Reads of a key that copies have answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +33,10 @@ pub struct KeyReads<'k> {
     pub count: u32,
 }
 
-/// The reads of copies, as far as they were told. At most one of these exists at a time.
+/// By how much the reads of copies have grown since they were told last. At most one of these
+/// exists at a time.
 #[derive(Debug)]
-pub struct Looks<'p> {
+pub struct ReadDeltas<'p> {
     pipe: &'p Pipe,
     /// For each slot the version of its copy, and the reads of it that were told (L1).
     told: Box<[(u64, u32)]>,
@@ -43,8 +44,8 @@ pub struct Looks<'p> {
     next: usize,
 }
 
-impl<'p> Looks<'p> {
-    /// Begins to look. Reads of before are not told.
+impl<'p> ReadDeltas<'p> {
+    /// Begins with the counts of now. Reads of before are not told.
     pub fn begin(pipe: &'p Pipe) -> Self {
         let told = |slot| pipe.read_copy(slot).map_or((0, 0), |copy| (copy.version, copy.reads));
         let told = (0..pipe.slots).map(told).collect();
@@ -53,11 +54,11 @@ impl<'p> Looks<'p> {
     }
 
     /// Tells the reads since they were last told (L1), of some slots (L2).
-    pub fn look(&mut self, mut tell: impl FnMut(KeyReads<'_>)) {
+    pub fn poll(&mut self, mut tell: impl FnMut(KeyReads<'_>)) {
         for copy in self.pipe.dropped.take() {
             self.tell(&copy, &mut tell);
         }
-        for _ in 0..self.pipe.slots.min(SLOTS_LOOKED_MAX) {
+        for _ in 0..self.pipe.slots.min(SLOTS_POLLED_MAX) {
             if let Some(copy) = self.pipe.read_copy(self.next) {
                 self.tell(&copy, &mut tell);
             }
@@ -82,7 +83,7 @@ impl<'p> Looks<'p> {
     }
 }
 
-impl Drop for Looks<'_> {
+impl Drop for ReadDeltas<'_> {
     fn drop(&mut self) {
         self.pipe.dropped.note_all(false);
         drop(self.pipe.dropped.take());

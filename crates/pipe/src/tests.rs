@@ -15,8 +15,8 @@ use crate::layout::{
     slot,
 };
 use crate::load::{Program, Trial};
-use crate::looks::Looks;
 use crate::places::{PipeNetwork, Place, Speaks};
+use crate::read_deltas::ReadDeltas;
 use crate::table::{Items, Memory, Pipe, PipeOptions, SwitchError, bucket_count};
 
 const LANES: usize = 2;
@@ -115,10 +115,10 @@ fn reads_are_taken_once_with_the_second_of_the_last() {
     assert_eq!(taken(&pipe, b"absent"), None);
 }
 
-/// The keys and the numbers of reads that a look tells, in their order.
-fn looked(looks: &mut Looks<'_>) -> Vec<(Vec<u8>, u32)> {
+/// The keys and the numbers of reads that a poll tells, in their order.
+fn polled(deltas: &mut ReadDeltas<'_>) -> Vec<(Vec<u8>, u32)> {
     let mut told = Vec::new();
-    looks.look(|reads| {
+    deltas.poll(|reads| {
         assert_eq!(reads.secret_hash, hasher().key(reads.key).secret_hash());
         told.push((reads.key.to_vec(), reads.count));
     });
@@ -127,38 +127,38 @@ fn looked(looks: &mut Looks<'_>) -> Vec<(Vec<u8>, u32)> {
 }
 
 #[test]
-fn a_look_tells_each_read_once_also_of_copies_that_were_taken_from_or_dropped() {
+fn a_poll_tells_each_read_once_also_of_copies_that_were_taken_from_or_dropped() {
     let pipe = table(8);
     let hits = |key: &[u8], count: u32| (0..count).for_each(|n| hit(&pipe, key, n as usize % 2, 9));
     publish(&pipe, b"one", b"1");
     publish(&pipe, b"two", b"22");
     hits(b"one", 5);
-    let mut looks = Looks::begin(&pipe);
-    assert_eq!(looked(&mut looks), [], "reads of before are not told");
+    let mut deltas = ReadDeltas::begin(&pipe);
+    assert_eq!(polled(&mut deltas), [], "reads of before are not told");
     hits(b"one", 3);
     hits(b"two", 2);
-    assert_eq!(looked(&mut looks), [(b"one".to_vec(), 3), (b"two".to_vec(), 2)]);
-    assert_eq!(looked(&mut looks), []);
+    assert_eq!(polled(&mut deltas), [(b"one".to_vec(), 3), (b"two".to_vec(), 2)]);
+    assert_eq!(polled(&mut deltas), []);
     // The engine takes them.
     hits(b"one", 4);
     assert_eq!(taken(&pipe, b"one"), Some((12, 9)));
     hits(b"one", 1);
-    assert_eq!(looked(&mut looks), [(b"one".to_vec(), 5)]);
-    // The item changes, twice between two looks, and another key may get the place.
+    assert_eq!(polled(&mut deltas), [(b"one".to_vec(), 5)]);
+    // The item changes, twice between two polls, and another key may get the place.
     hits(b"one", 6);
     publish(&pipe, b"one", b"11");
     hits(b"one", 7);
     pipe.drop_copy(hasher().key(b"one").secret_hash());
     publish(&pipe, b"three", b"3");
     hits(b"three", 8);
-    let told = looked(&mut looks);
+    let told = polled(&mut deltas);
     let of = |key: &[u8]| told.iter().filter(|one| one.0 == key).map(|one| one.1).sum::<u32>();
     assert_eq!((of(b"one"), of(b"three"), told.len()), (13, 8, 3), "{told:?}");
-    // Nobody looks any more.
-    drop(looks);
+    // Nobody polls any more.
+    drop(deltas);
     hits(b"two", 1);
     pipe.drop_copy(hasher().key(b"two").secret_hash());
-    assert_eq!(looked(&mut Looks::begin(&pipe)), []);
+    assert_eq!(polled(&mut ReadDeltas::begin(&pipe)), []);
 }
 
 #[test]

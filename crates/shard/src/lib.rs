@@ -38,8 +38,8 @@ mod cores;
 
 pub use cores::homes::Homes;
 pub use cores::options::{
-    ClientEvent, OpenSocket, OtherCounts, PipeControl, PlainOptions, PrefixFlushes, SharedOptions,
-    Switched, UdpOptions,
+    ClientEvent, OpenSocket, OtherCounts, PipeControl, PlainOptions, PrefixFlushPermission,
+    SharedOptions, Switched, UdpOptions,
 };
 pub use cores::process::{Shared, Shutdown};
 pub use cores::refreshes::Certificates;

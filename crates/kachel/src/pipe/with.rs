@@ -17,8 +17,8 @@ use kachel_io::{Clock as _, SystemClock};
 use kachel_observe::{PipeNumbers, pipe_rows};
 use kachel_options::{Protocol, ServeOptions};
 use kachel_pipe::{
-    Items, KeyReads, Looks, Losses, Lost, Mode, Pipe, PipeNetwork, PipeOptions, Place, Program,
-    Speaks, SwitchError,
+    Items, KeyReads, Losses, Lost, Mode, Pipe, PipeNetwork, PipeOptions, Place, Program,
+    ReadDeltas, Speaks, SwitchError,
 };
 use kachel_shard::{ObserverSet, OtherCounts, PipeControl, Shared, Switched};
 
@@ -136,10 +136,10 @@ impl SmartPipe {
 
     /// Looks at the interface, and at the reads of copies, as long as the server serves.
     fn look_at_interface(&self, mut losses: Losses, shared: &Shared) {
-        let mut looks = None;
+        let mut deltas = None;
         while self.table.is_serving() {
             std::thread::sleep(LOOK_TIME);
-            self.note_looks(&mut looks, shared);
+            self.note_reads(&mut deltas, shared);
             let answered = self.table.counts().answered();
             // An idle server asks the kernel nothing.
             if answered == losses.answered() {
@@ -161,14 +161,14 @@ impl SmartPipe {
 
     /// Has the observers note the reads that the pipe has answered since the last call, while hot
     /// keys or prefixes are observed.
-    fn note_looks<'p>(&'p self, looks: &mut Option<Looks<'p>>, shared: &Shared) {
+    fn note_reads<'p>(&'p self, deltas: &mut Option<ReadDeltas<'p>>, shared: &Shared) {
         let observers = &shared.observers;
         if !observers.on().has(ObserverSet::HOT_KEYS.with(ObserverSet::PREFIXES)) {
-            *looks = None;
+            *deltas = None;
             return;
         }
         let now_ns = SystemClock.now_ns();
-        looks.get_or_insert_with(|| Looks::begin(&self.table)).look(|reads| {
+        deltas.get_or_insert_with(|| ReadDeltas::begin(&self.table)).poll(|reads| {
             let KeyReads { key, secret_hash, value_bytes, count } = reads;
             observers.note_outside((key, secret_hash), count, value_bytes, now_ns);
         });

@@ -22,7 +22,7 @@ use kachel_wire::{
 use crate::clients::Clients;
 use crate::connections::watching;
 use crate::context::Context;
-use crate::cores::options::{PrefixFlushes, Switched};
+use crate::cores::options::{PrefixFlushPermission, Switched};
 use crate::cores::refreshes::Certificates;
 use crate::cores::work::{REQUEST_BYTES, TURN_BYTES_MAX};
 use crate::listings::listing::Listings;
@@ -294,10 +294,10 @@ impl<E: Engine> Administration<'_, E> {
             return Reply::FlushNotAllowed;
         }
         match options.prefix_flushes {
-            PrefixFlushes::FromAnywhere => {}
-            PrefixFlushes::FromHost if self.is_of_host() => {}
-            PrefixFlushes::FromHost => return Reply::FlushPrefixLocalOnly,
-            PrefixFlushes::Refused => return Reply::FlushPrefixNotAllowed,
+            PrefixFlushPermission::FromAnywhere => {}
+            PrefixFlushPermission::FromHost if self.is_of_host() => {}
+            PrefixFlushPermission::FromHost => return Reply::FlushPrefixLocalOnly,
+            PrefixFlushPermission::Refused => return Reply::FlushPrefixNotAllowed,
         }
         let prefix = match bytes {
             true => BytePrefix::of_bytes(prefix),

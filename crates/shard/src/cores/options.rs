@@ -19,7 +19,7 @@ use crate::cores::refreshes::Certificates;
 
 /// Which clients may flush the items of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixFlushes {
+pub enum PrefixFlushPermission {
     /// Any client, also one over UDP.
     FromAnywhere,
     /// Clients of this host: by a loopback address or a unix socket. None over UDP, because the
@@ -46,7 +46,7 @@ pub struct PlainOptions {
     pub flush_allowed: bool,
     /// Which clients may send `flush_prefix` (`--flush-prefix`). None may if `flush_all` does not
     /// work.
-    pub prefix_flushes: PrefixFlushes,
+    pub prefix_flushes: PrefixFlushPermission,
     /// Whether items may be listed (not with `-X`).
     pub dumps_allowed: bool,
     /// Whether `lru_crawler` may crawl and dump from the start (not with `-o no_lru_crawler`).
@@ -83,7 +83,7 @@ impl Default for PlainOptions {
             connections_max: 1024,
             requests_per_tick: None,
             flush_allowed: true,
-            prefix_flushes: PrefixFlushes::FromAnywhere,
+            prefix_flushes: PrefixFlushPermission::FromAnywhere,
             dumps_allowed: true,
             crawler_on: true,
             watch_allowed: true,

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use kachel_io::{FarEnd, Peer};
-use kachel_shard::{PlainOptions, PrefixFlushes};
+use kachel_shard::{PlainOptions, PrefixFlushPermission};
 use kachel_testkit::{World, WorldOptions};
 use kachel_wire::{FRAME_BYTES, Frame};
 
@@ -300,12 +300,12 @@ fn options_say_who_may_flush_a_prefix() {
         World::new(WorldOptions { plain, udp: Some(1), ..WorldOptions::default() })
     };
     for (flush_allowed, prefix_flushes, reply, over_udp) in [
-        (true, PrefixFlushes::FromAnywhere, "OK", "OK"),
-        (true, PrefixFlushes::Refused, "CLIENT_ERROR flush_prefix not allowed", ""),
-        (false, PrefixFlushes::FromAnywhere, "CLIENT_ERROR flush_all not allowed", ""),
+        (true, PrefixFlushPermission::FromAnywhere, "OK", "OK"),
+        (true, PrefixFlushPermission::Refused, "CLIENT_ERROR flush_prefix not allowed", ""),
+        (false, PrefixFlushPermission::FromAnywhere, "CLIENT_ERROR flush_all not allowed", ""),
         (
             true,
-            PrefixFlushes::FromHost,
+            PrefixFlushPermission::FromHost,
             "OK",
             "CLIENT_ERROR flush_prefix allowed only from this host",
         ),

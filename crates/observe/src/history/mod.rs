@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Invariants:
-//! - T1  There are at most [`SAMPLES_MAX`] samples, the oldest first.
+//! - T1  There are at most [`SAMPLES_MAX`] samples, the oldest first. The first reading allocates
+//!   their memory, because a ring that is doubled while it fills has room for 1,024.
 //! - T2  A sample is made of two readings of one process. So a restart, or `stats reset`, draws no
 //!   spike.
 
@@ -49,7 +50,9 @@ impl SampleHistory {
             }
             self.samples.push_back(sample);
         }
-        self.last = Some(reading);
+        if self.last.replace(reading).is_none() {
+            self.samples.reserve_exact(SAMPLES_MAX);
+        }
         assert!(self.samples.len() <= SAMPLES_MAX, "T1");
     }
 

@@ -42,10 +42,10 @@ def user():
     return ["-u", "root"] if os.getuid() == 0 else []
 
 
-def kachel(program, *options, port=PORT, admin=ADMIN, cores=None):
+def kachel(program, *options, port=PORT, admin=ADMIN, cores=None, memory_mib=64):
     """A server with an admin address."""
     place = ["-l", "127.0.0.1", "-p", str(port), "--admin", f"127.0.0.1:{admin}"]
-    return server([program, "serve", *place, *user(), "-m", "64", *options], admin, cores)
+    return server([program, "serve", *place, *user(), "-m", str(memory_mib), *options], admin, cores)
 
 
 def lab(program, port, *options, json_path=None, cores=None):

@@ -55,10 +55,10 @@ async function load(server, rounds) {
   for (let round = 0; round < rounds; round += 1) {
     let requests = "";
     for (let number = 0; number < 100; number += 1) {
-      const key = `key${round}-${number}`;
+      const key = `key:${round}-${number}`;
       requests += `set ${key} 0 ${number % 2} 2000\r\n${"x".repeat(2000)}\r\nget ${key}\r\nget no${key}\r\n`;
     }
-    await client.ask(`${requests}delete key${round}-0\r\n`);
+    await client.ask(`${requests}delete key:${round}-0\r\n`);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   client.close();
@@ -155,7 +155,7 @@ const checks = {
       return JSON.stringify(rows.map(([name]) => name)) === JSON.stringify(names)
         && JSON.stringify(rows.map((cells) => row(cells)[3])) === JSON.stringify(["40", "100", "3", "0", "1"]);
     });
-    assert.match(await panel.locator(".core").first().innerText(), /^large: \d+(\.\d+)? %, 1[12]\d KiB, 40 items/);
+    assert.match(await panel.locator(".core").first().innerText(), /^large: \d+(\.\d+)? % of the bytes: 1[12]\d KiB, 40 items/);
     const stats = await client.stats("prefixes");
     assert.strictEqual(stats["prefix:1:items"], "40");
     assert.deepStrictEqual(page.wrong, [], "no prefix has run or loaded anything");
@@ -321,14 +321,14 @@ async function checkTables(page) {
   })));
 }
 
-// Writes screenshots of a server that has some load.
+// Writes screenshots of the whole page of a server that has some load.
 async function writeScreenshots(url) {
   for (const colorScheme of ["light", "dark"]) {
     for (const width of [390, 1600]) {
       const page = await open(url, { viewport: { width, height: width === 390 ? 844 : 900 }, colorScheme });
       await isLive(page);
       await page.waitForTimeout(1500);
-      await page.screenshot({ path: path.join(folder, `page-${colorScheme}-${width}.png`) });
+      await page.screenshot({ path: path.join(folder, `page-${colorScheme}-${width}.png`), fullPage: true });
       await page.context().close();
     }
   }
@@ -338,7 +338,7 @@ async function main() {
   browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
   let status = 0;
   if (folder) {
-    const server = await start("-t", 2, "-m", 64);
+    const server = await start("-t", 2, "-m", 64, "--observe=all", "--dumps");
     await load(server, 200);
     await writeScreenshots(server.url);
   } else {

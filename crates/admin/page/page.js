@@ -62,7 +62,7 @@ const HOT = [
   ['hot_read_bytes', 'Most bytes read', 'bytes', FORMAT.byteRate],
 ].map(([list, title, name, format]) => {
   const rows = make('tbody');
-  const heads = ['Key', 'A second', 'Part'].map((text) => make('th', { scope: 'col' }, text));
+  const heads = ['Key', 'A second', 'Share'].map((text) => make('th', { scope: 'col' }, text));
   const table = make('table', {}, make('caption', {}, title), make('thead', {}, make('tr', {}, ...heads)), rows);
   hotLists.append(make('div', { class: 'scroll' }, table));
   return { list, name, format, rows };
@@ -71,7 +71,7 @@ const HOT = [
 const prefixes = panel('What fills the cache', '');
 const prefixNote = make('p', { class: 'quiet' });
 const prefixBars = make('div', { class: 'shares' });
-const prefixTable = new Table('Prefixes', ['Prefix', 'Bytes', 'Part', 'Items', 'Gets', 'Hit ratio', 'Stored', 'Evicted']);
+const prefixTable = new Table('Prefixes', ['Prefix', 'Bytes', 'Share', 'Items', 'Gets', 'Hit ratio', 'Stored', 'Evicted']);
 const totals = panel('Counts since the start', 'The names are those of stats; stats reset does not change these.');
 const totalList = make('ul', { class: 'totals' });
 
@@ -164,7 +164,7 @@ const showPrefixes = (told) => {
   prefixBars.replaceChildren(...rows.filter(({ items, gets }) => items + gets > 0).map((row) => {
     const bar = make('div', { class: 'fill' });
     bar.style.width = `${(share(row) * 100).toFixed(1)}%`;
-    const words = `${FORMAT.part(share(row))}, ${FORMAT.bytes(row.bytes)}, ${FORMAT.count(row.items)} items, hit ratio ${hits(row)}`;
+    const words = `${FORMAT.part(share(row))} of the bytes: ${FORMAT.bytes(row.bytes)}, ${FORMAT.count(row.items)} items, hit ratio ${hits(row)}`;
     return make('div', { class: 'core' }, make('span', {}, make('b', {}, row.name), ` ${words}`), make('div', { class: 'track' }, bar));
   }));
   const count = (value, error) => (value > 0 && error > 0 ? `${FORMAT.count(value)} \u00b1 ${FORMAT.count(error)}` : FORMAT.count(value));

@@ -123,8 +123,8 @@ impl MissCurve {
                 self.samples, self.keys, CURVE_SAMPLES_MIN, CURVE_KEYS_MIN
             ),
             CurveState::Unreliable => format!(
-                "No advice: the model misses {} more or fewer of the gets than the server, so it \
-                 does not fit this load.",
+                "No advice: the simulated misses differ from the real ones by {} of all gets, \
+                 which is too much to trust the curve.",
                 shown_percent(self.error.abs())
             ),
             CurveState::Reliable => format!("{} {}", self.of_more(), self.of_less()),
@@ -256,7 +256,11 @@ mod tests {
         for (sums, state, words) in [
             (few, CurveState::TooFew, "Too few requests"),
             (of_few_keys, CurveState::TooFew, "Too few requests"),
-            (wrong, CurveState::Unreliable, "No advice: the model misses 1.1 % more or fewer"),
+            (
+                wrong,
+                CurveState::Unreliable,
+                "No advice: the simulated misses differ from the real ones by 1.1 %",
+            ),
             (learning, CurveState::Learning, "still learning"),
         ] {
             let curve = MissCurve::of(&sums, 1 << 30);

@@ -59,7 +59,7 @@ pub struct LogOptions {
     /// When records count as written.
     pub mode: SyncMode,
     /// The owner has all records below this sequence elsewhere, and they were durable here first.
-    /// They are not given to it. 0: it has none.
+    /// Segments that end before it are not read; see [`Replay`]. 0: it has none.
     pub from: u64,
     /// The word that the log advances.
     pub durable: Arc<DurableWord>,
@@ -293,10 +293,12 @@ impl<R: Replay> Recovery<R> {
             return Err(self.refused(walk.offset, Cause::Damaged(Some(first)))); // V1
         }
         self.end = end;
-        if end <= self.from {
+        // A segment that was the last one at a start after `from` has moved, and ends there or
+        // behind it.
+        if end < self.from {
             return Ok(());
         }
-        give_whole(&mut self.window, &mut walk, first..end, &mut self.replay, self.from).await?;
+        give_whole(&mut self.window, &mut walk, first..end, &mut self.replay).await?;
         self.durable = self.durable.max(walk.durable);
         Ok(())
     }
@@ -390,7 +392,7 @@ impl<R: Replay> Recovery<R> {
                     let copy = log.append_here(head.kind, head.epoch, &[payload]);
                     assert!(copy.sequence == head.sequence, "V1");
                     let (window, replay) = (&mut self.window, &mut self.replay);
-                    give(window, replay, self.from, position, copy.position, &head).await?;
+                    give(window, replay, position, copy.position, &head).await?;
                 }
                 Step::End => return Err(self.refused(walk.offset, Cause::Damaged(walk.sequence))),
             }

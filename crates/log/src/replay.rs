@@ -35,6 +35,12 @@ pub struct FoundRecord<'a> {
 }
 
 /// The owner of a log, which takes the records that a start or a scan finds.
+///
+/// A start gives its owner whole segments. It skips the segments whose records are all below
+/// [`crate::LogOptions::from`], except the one that ends at `from`. So the owner also gets records
+/// that it has, and takes their positions from here: a start moves the last segment, and the one
+/// that is last now may have been moved by a start that the owner's own files do not know of.
+/// Positions in the segments that are skipped are as they were.
 pub trait Replay: Send + 'static {
     /// Takes a record, in the order of the sequences.
     ///
@@ -60,7 +66,7 @@ pub(crate) fn scan<R: Replay>(
         let mut walk = Walk::new(&file, used.segment, used.generation);
         let file_bytes = file.geometry.end(used.segment);
         let mut window = Window::new(file, file_bytes, port, SCAN_BYTES);
-        give_whole(&mut window, &mut walk, sequences, &mut replay, 0).await?;
+        give_whole(&mut window, &mut walk, sequences, &mut replay).await?;
         Ok(replay)
     })
 }
@@ -73,14 +79,13 @@ pub(crate) async fn give_whole(
     walk: &mut Walk,
     sequences: Range<u64>,
     replay: &mut impl Replay,
-    from: u64,
 ) -> Result<(), Refusal> {
     walk.sequence = Some(sequences.start);
     while walk.sequence < Some(sequences.end) {
         match walk.step(window).await? {
             Step::Commit => {}
             Step::Record(position, head) => {
-                give(window, replay, from, position, position, &head).await?;
+                give(window, replay, position, position, &head).await?;
             }
             Step::End => {
                 let cause = Cause::Damaged(walk.sequence);
@@ -97,20 +102,15 @@ pub(crate) async fn payload(window: &mut Window, position: Position) -> Result<&
     window.bytes(start, position.payload_bytes as usize).await
 }
 
-/// Gives the owner a record, unless it has it. The record is read from one position, and may be at
-/// another one later.
+/// Gives the owner a record. It is read from one position, and may be at another one later.
 pub(crate) async fn give(
     window: &mut Window,
     replay: &mut impl Replay,
-    from: u64,
     read_from: Position,
     position: Position,
     head: &Head,
 ) -> Result<(), Refusal> {
     let &Head { kind, epoch, sequence, .. } = head;
-    if sequence < from {
-        return Ok(());
-    }
     let payload = payload(window, read_from).await?;
     let given = replay.record(FoundRecord { position, kind, epoch, sequence, payload });
     given.map_err(|why| Refusal::new(&window.file.path, position.offset, Cause::Owner(why)))

@@ -197,19 +197,6 @@ fn a_later_format_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn an_owner_that_has_earlier_records_gets_only_the_later_ones() {
-    let (content, model) = store();
-    let disk = disk_of(&content);
-    let from = model.acknowledged - 10;
-    let mut options = options(&disk, SyncMode::Always);
-    options.from = from;
-    let task = open_log(options, Collected::default());
-    let opened: Opened = Rig::new(disk.clone()).run(task, |_| false).expect("it is not cut off");
-    let (_, found) = opened.expect("it opens");
-    assert_eq!(found.0.first_key_value().map(|(&first, _)| first), Some(from));
-}
-
-#[test]
 fn a_write_that_goes_elsewhere_is_noticed_by_what_follows_it() {
     let (mut refused, mut unharmed) = (0, 0);
     for number in 1..=90 {

@@ -1,6 +1,7 @@
 //! A log over a disk in memory that fails and loses power, and over file systems of the kernel.
 
 mod appends;
+mod checkpoints;
 mod crashes;
 mod damage;
 mod failures;

@@ -99,7 +99,8 @@ pub(crate) struct Commits {
 }
 
 impl Commits {
-    pub(crate) fn new(file: LogFile, next_sequence: u64, token: u64) -> Self {
+    /// `number`: that of the first commit.
+    pub(crate) fn new(file: LogFile, next_sequence: u64, number: u64, token: u64) -> Self {
         let bytes = file.geometry.commit_bytes_max();
         Self {
             file,
@@ -110,7 +111,7 @@ impl Commits {
             operation: Some(FileOperation::new(token)),
             flight: None,
             is_stalled: false,
-            number: 1,
+            number,
             next_sequence,
         }
     }

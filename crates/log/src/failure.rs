@@ -41,7 +41,7 @@ pub enum Cause {
     Failed(FileError),
     /// A file is missing that must be there.
     Missing,
-    /// There is a file that must not be there.
+    /// There is a file that is no unused log.
     Exists,
     /// A record or a header is damaged that was durable. It has this sequence, if that is known.
     Damaged(Option<u64>),
@@ -64,6 +64,10 @@ pub enum Cause {
     Alignment(usize),
     /// There is no space to start.
     NoSpace,
+    /// The store was made in this folder, is in another one now, and has folders elsewhere.
+    Moved(String),
+    /// The durable word says that its disk has failed.
+    WordFailed,
     /// The owner does not accept a record.
     Owner(String),
 }
@@ -73,7 +77,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Failed(error) => write!(f, "{error}"),
             Self::Missing => write!(f, "the file is missing"),
-            Self::Exists => write!(f, "there is a file of this name already, with content"),
+            Self::Exists => write!(f, "there is another file of this name already"),
             Self::Damaged(None) => write!(f, "what was durable here is damaged"),
             Self::Damaged(Some(sequence)) => write!(f, "record {sequence} is damaged"),
             Self::Truncated => write!(f, "the file was truncated"),
@@ -86,6 +90,12 @@ impl fmt::Display for Cause {
             Self::TooLarge => write!(f, "it has too many segments"),
             Self::Alignment(bytes) => write!(f, "direct I/O needs an alignment of {bytes} bytes"),
             Self::NoSpace => write!(f, "there is no space on the disk to start"),
+            Self::Moved(place) => write!(
+                f,
+                "the store was made in {place}, and has folders outside of it, which a copy would \
+                 share"
+            ),
+            Self::WordFailed => write!(f, "its durable word is that of a disk that has failed"),
             Self::Owner(why) => f.write_str(why),
         }
     }

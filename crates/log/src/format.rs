@@ -27,7 +27,10 @@
 //! - F2  Each place is written once in a generation, except that a commit that was refused for want
 //!   of space, or done in part, is written again with the same bytes. So a valid checksum proves
 //!   that the record is the one that was written there.
-//! - F3  A later format keeps the first 12 bytes of a record and the extent of its checksum.
+//! - F3  A version with a field, a codec or a kind of checksum of its own raises `format`, and says
+//!   so in the header of each segment that it writes (H3 of `header`), because an older version
+//!   cannot tell a record with an unknown checksum from a damaged one. Every later format keeps the
+//!   first 12 bytes of a record; one with CRC-32C keeps the extent of the checksum, too.
 
 /// The version of the format that this program writes, the newest that it reads.
 pub const FORMAT: u8 = 1;
@@ -150,9 +153,11 @@ pub(crate) fn read_record(bytes: &[u8], stamp: &Stamp, offset: u64) -> Result<He
     {
         return Err(NoRecord::Damaged);
     }
-    let is_known = bytes[5] == CHECKSUM_CRC32C && bytes[6] == CODEC_NONE;
-    if bytes[4] != FORMAT || !is_known {
+    if bytes[4] > FORMAT {
         return Err(NoRecord::Newer(bytes[4])); // F3
+    }
+    if bytes[4..7] != [FORMAT, CHECKSUM_CRC32C, CODEC_NONE] {
+        return Err(NoRecord::Damaged); // F3: no version has written it.
     }
     Ok(Head {
         kind: bytes[7],

@@ -19,8 +19,9 @@
 //! - To read, it calls [`DurableLog::read`] with a buffer of its own, and gets [`Completed::Read`].
 //!   A record that is not written yet is in its memory.
 //! - To collect garbage, it reads a segment of [`DurableLog::closed`] by [`DurableLog::scan`],
-//!   appends again what is alive, waits until that is durable, and calls [`DurableLog::free`]. The
-//!   segment is free at [`Completed::Freed`].
+//!   appends again what is alive, and calls [`DurableLog::free`]. The segment is free at
+//!   [`Completed::Freed`], once all that was appended before is durable.
+//! - Tasks and scans may work beside the log at the same time, each with a number of its own.
 //! - To keep room for deletions and for the collection of garbage, stores are appended with the
 //!   most `spares`, and the collection with none.
 //! - It calls [`DurableLog::tend`] once a second, and at [`DurableLog::deadline_ns`].
@@ -60,6 +61,7 @@ mod reads;
 mod recovery;
 mod replay;
 mod root;
+mod scan;
 mod segments;
 mod small_file;
 mod task;
@@ -78,5 +80,6 @@ pub use reads::{READS_MAX, ReadDone, ReadFault, ReadRecord};
 pub use recovery::{LOG_FILE, LogOptions, create_log, open_log};
 pub use replay::{FoundRecord, Replay};
 pub use root::{ROOT_FILE, Root};
+pub use scan::{Scanned, SegmentScan};
 pub use small_file::{SMALL_FILE_BYTES_MAX, read_file, replace_file};
 pub use task::{LOG_TOKEN, Task};

@@ -8,27 +8,31 @@
 //!   before it are durable.
 //! - L2  After a write or a sync has failed, nothing is written, synced or acknowledged any more.
 //! - L3  A segment stays free, so that recovery can copy the last one into it.
+//! - L4  A segment is freed only after everything that was appended before [`DurableLog::free`] is
+//!   durable. So no power cut loses the copies of records that were given up.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use kachel_io::{AlignedBuffer, FileOperation, FileWork};
 use kachel_stdx::{DurableWord, Sequence};
 
 use crate::commits::{Appended, Commits, Fit};
-use crate::failure::{Failure, Refusal};
+use crate::failure::Failure;
 use crate::format::LEADER;
 use crate::geometry::{Geometry, Position, SegmentIndex};
 use crate::header::State;
 use crate::log_file::LogFile;
 use crate::reads::{ReadDone, Reads};
-use crate::replay::{Replay, Use, scan};
+use crate::scan::{SCAN_BYTES, SegmentScan};
 use crate::segments::{Purpose, Segment, Segments};
-use crate::task::{LOG_TOKEN, Task};
+use crate::task::{LOG_TOKEN, OWN_TOKEN};
+use crate::walk::{Walk, Window};
 
-const COMMIT_TOKEN: u64 = LOG_TOKEN | 1;
-const JOB_TOKEN: u64 = LOG_TOKEN | 2;
-const SYNC_TOKEN: u64 = LOG_TOKEN | 3;
-const READ_TOKEN: u64 = LOG_TOKEN | 1 << 32;
+const COMMIT_TOKEN: u64 = OWN_TOKEN;
+const JOB_TOKEN: u64 = OWN_TOKEN | 1;
+const SYNC_TOKEN: u64 = OWN_TOKEN | 2;
+const READ_TOKEN: u64 = OWN_TOKEN | 1 << 32;
 
 /// When a record counts as written: what `--sync` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +116,8 @@ pub struct DurableLog {
     syncing: u64,
     /// The records below this sequence are to be made durable.
     wanted: u64,
+    /// Segments that are freed once all records below a sequence are durable (L4).
+    leaving: VecDeque<(SegmentIndex, u64)>,
     /// When it was first seen that records are written and not durable.
     unsynced_since_ns: Option<u64>,
     failure: Option<Failure>,
@@ -127,9 +133,10 @@ impl DurableLog {
         table: Vec<Segment>,
         next_sequence: u64,
     ) -> Self {
+        let number = durable.sequence().0 + 1;
         Self {
             segments: Segments::new(file.clone(), table, JOB_TOKEN),
-            commits: Commits::new(file.clone(), next_sequence, COMMIT_TOKEN),
+            commits: Commits::new(file.clone(), next_sequence, number, COMMIT_TOKEN),
             reads: Reads::new(file.clone(), READ_TOKEN),
             file,
             mode,
@@ -142,6 +149,7 @@ impl DurableLog {
             sync: Some(FileOperation::new(SYNC_TOKEN)),
             syncing: 0,
             wanted: 0,
+            leaving: VecDeque::new(),
             unsynced_since_ns: None,
             failure: None,
         }
@@ -221,8 +229,15 @@ impl DurableLog {
         if read.is_some() || self.failure.is_some() {
             return read; // L2
         }
+        self.free_what_may_go();
         let job = self.segments.next_submission();
         job.or_else(|| self.next_commit()).or_else(|| self.next_sync())
+    }
+
+    fn free_what_may_go(&mut self) {
+        while let Some((segment, _)) = self.leaving.pop_front_if(|(_, end)| *end <= self.synced) {
+            self.segments.free(segment); // L4
+        }
     }
 
     fn next_commit(&mut self) -> Option<Box<FileOperation>> {
@@ -254,10 +269,11 @@ impl DurableLog {
         Some(operation)
     }
 
-    /// Whether an operation belongs to the log, and not to its owner or to a [`Task`] beside it.
+    /// Whether an operation belongs to the log, and not to its owner, or to a task or a scan beside
+    /// it.
     #[must_use]
     pub const fn owns(operation: &FileOperation) -> bool {
-        operation.token > LOG_TOKEN
+        operation.token >= OWN_TOKEN
     }
 
     /// Takes back a completed operation of this log.
@@ -335,12 +351,18 @@ impl DurableLog {
     /// Gives up all records of a closed segment. They are gone for good, and the segment is used
     /// again, after [`Completed::Freed`]; after a crash before that they may be there.
     ///
+    /// Call it after the records are appended that make those of the segment worthless, such as
+    /// their copies. The owner does not wait until these are durable: the log waits, in every mode,
+    /// and asks for a sync itself.
+    ///
     /// Panics: if the segment is not closed, or freed already.
     pub fn free(&mut self, segment: SegmentIndex) {
         let entry = self.segments.get(segment);
         let is_closed = matches!(entry.header.state, State::Closed { .. });
         assert!(is_closed && !entry.is_leaving, "{segment:?} is not closed");
-        self.segments.free(segment);
+        self.segments.leave(segment);
+        self.sync();
+        self.leaving.push_back((segment, self.commits.next_sequence()));
     }
 
     /// The closed segments that are not being freed, in the order of the file.
@@ -354,16 +376,22 @@ impl DurableLog {
     }
 
     /// Begins to read all records of a closed segment, for the collection of garbage. The owner
-    /// does not free the segment meanwhile, and has one task at a time.
+    /// does not free the segment meanwhile. `number` is as that of
+    /// [`crate::Task::numbered`].
+    ///
+    /// Cost: a buffer of 256 KiB.
     ///
     /// Panics: if the segment is not closed.
-    pub fn scan<R: Replay>(&self, segment: SegmentIndex, replay: R) -> Task<Result<R, Refusal>> {
+    #[must_use]
+    pub fn scan(&self, segment: SegmentIndex, number: u16) -> SegmentScan {
         let header = self.segments.get(segment).header;
         let State::Closed { first, end } = header.state else {
             panic!("{segment:?} is not closed");
         };
-        let used = Use { segment, generation: header.generation };
-        scan(self.file.clone(), used, first..end, replay)
+        let mut walk = Walk::new(&self.file, segment, header.generation);
+        walk.sequence = Some(first);
+        let file_bytes = self.file.geometry.end(segment);
+        SegmentScan::new(Window::new(self.file.clone(), file_bytes, SCAN_BYTES), walk, end, number)
     }
 
     /// The segments that may still be filled, without the current one and the one that recovery
@@ -412,6 +440,12 @@ impl DurableLog {
         &self.durable
     }
 
+    /// All records below this sequence are durable, in every mode.
+    #[must_use]
+    pub const fn synced(&self) -> u64 {
+        self.synced
+    }
+
     /// The sequence of the next record.
     #[must_use]
     pub const fn next_sequence(&self) -> u64 {
@@ -448,7 +482,12 @@ impl DurableLog {
             return self.reads.is_idle();
         }
         let is_synced = self.synced >= self.wanted && self.sync.is_some();
-        self.commits.is_idle() && self.segments.is_idle() && self.reads.is_idle() && is_synced
+        let is_freed = self.leaving.is_empty();
+        is_freed
+            && self.commits.is_idle()
+            && self.segments.is_idle()
+            && self.reads.is_idle()
+            && is_synced
     }
 
     /// The operation that closes the file. Nothing is under way.
@@ -465,7 +504,7 @@ impl DurableLog {
         &mut self.segments
     }
 
-    /// Ends recovery, in which each commit was durable.
+    /// Ends recovery.
     pub(crate) const fn set_mode(&mut self, mode: SyncMode) {
         self.mode = mode;
     }

@@ -34,18 +34,19 @@ use kachel_stdx::DurableWord;
 use crate::failure::{Cause, Refusal};
 use crate::format::{LogIdentity, claimed_generation};
 use crate::geometry::{Geometry, SEGMENTS_MAX, SegmentIndex, UNIT_BYTES};
-use crate::header::{HEADER_FORMAT, Header, Slot, State, read_header};
+use crate::header::{Header, Slot, State, is_unused, read_header, write_header};
 use crate::log::{DurableLog, SyncMode};
 use crate::log_file::LogFile;
-use crate::replay::{Replay, Use, give, give_whole, payload};
+use crate::replay::{Replay, Use, give, give_whole};
 use crate::segments::{Purpose, Segment};
+use crate::small_file::{create_unnamed, give_name};
 use crate::task::{Port, Task};
-use crate::walk::{Step, Walk, Window};
+use crate::walk::{Reader, Step, Walk, Window};
 
 /// The name of the file in the folder of its engine.
 pub const LOG_FILE: &str = "log";
 /// The bytes of a segment up to the end of its first unit with a commit.
-const HEAD: usize = 3 * UNIT_BYTES;
+pub(crate) const HEAD: usize = 3 * UNIT_BYTES;
 
 /// How a log is opened.
 #[derive(Clone, Debug)]
@@ -61,20 +62,29 @@ pub struct LogOptions {
     /// The owner has all records below this sequence elsewhere, and they were durable here first.
     /// Segments that end before it are not read; see [`Replay`]. 0: it has none.
     pub from: u64,
-    /// The word that the log advances.
+    /// The word that the log advances. The numbers of commits follow the number that it has, so
+    /// each start of an engine may have the same word. After a failure it needs another one.
     pub durable: Arc<DurableWord>,
 }
 
 /// Makes an empty log in a folder, which has none. The store counts as made only after that, when
 /// its root is written; so a log that was made for a store without a root is made again.
 ///
-/// The space of the first segment is durable then. So a file that is shorter was truncated.
+/// The file has its name once its first segment has its space and its headers, durably. So a file
+/// without them was damaged.
+///
+/// Errors: the kernel failed an operation, or the folder has a file of this name that is no unused
+/// log.
 #[must_use]
-pub fn create_log(folder: FolderHandle, geometry: Geometry) -> Task<Result<(), Refusal>> {
+pub fn create_log(
+    folder: FolderHandle,
+    identity: LogIdentity,
+    geometry: Geometry,
+) -> Task<Result<(), Refusal>> {
     Task::new(move |port| async move {
         let path = path_of(&folder);
         let refused = |cause| Refusal::new(&path, None, cause);
-        let created = create(&port, folder, geometry.segment_bytes()).await;
+        let created = create(&port, folder, identity, geometry).await;
         match created.map_err(|error| refused(Cause::Failed(error)))? {
             true => Ok(()),
             false => Err(refused(Cause::Exists)),
@@ -82,25 +92,41 @@ pub fn create_log(folder: FolderHandle, geometry: Geometry) -> Task<Result<(), R
     })
 }
 
-/// Makes an empty log. Returns `false` if there is one with content.
-async fn create(port: &Port, folder: FolderHandle, bytes: u64) -> Result<bool, FileError> {
-    let mut opened = port.open(&folder, LOG_FILE, OpenMode::CreateNew, true).await;
-    if matches!(opened, Err(FileError::EXISTS)) {
-        opened = port.open(&folder, LOG_FILE, OpenMode::ReadWrite, true).await;
-    }
-    let (file, there) = opened?;
-    if there > 0 {
-        let (buffer, needed) = (AlignedBuffer::new(HEAD, UNIT_BYTES), there.min(HEAD));
-        let whole = Transfer { file: file.clone(), offset: 0, buffer, start: 0, bytes: HEAD };
-        let content = port.transfer(FileWork::Read(whole), needed).await?;
-        if there as u64 > bytes || content.iter().any(|&byte| byte != 0) {
-            return Ok(false);
+/// Makes an empty log. Returns `false` if there is a file that is no unused log.
+async fn create(
+    port: &Port,
+    folder: FolderHandle,
+    identity: LogIdentity,
+    geometry: Geometry,
+) -> Result<bool, FileError> {
+    match port.open(&folder, LOG_FILE, OpenMode::Read, true).await {
+        Err(FileError::NOT_FOUND) => {}
+        Err(error) => return Err(error),
+        Ok((file, bytes)) => {
+            if bytes < HEAD {
+                return Ok(false);
+            }
+            let buffer = AlignedBuffer::new(HEAD, UNIT_BYTES);
+            let head = Transfer { file: file.clone(), offset: 0, buffer, start: 0, bytes: HEAD };
+            let head = port.transfer(FileWork::Read(head), HEAD).await?;
+            port.finish(FileWork::Close { file: Some(file) }).await?;
+            if !is_unused(&head) {
+                return Ok(false);
+            }
         }
     }
+    let file = create_unnamed(port, &folder, LOG_FILE, true).await?;
+    let bytes = geometry.segment_bytes();
     port.finish(FileWork::Allocate { file: file.clone(), offset: 0, bytes }).await?;
+    let bytes = 2 * UNIT_BYTES;
+    let mut buffer = AlignedBuffer::new(bytes, UNIT_BYTES);
+    for slot in buffer.chunks_mut(UNIT_BYTES) {
+        write_header(slot, identity, &geometry, SegmentIndex(0), &Header::FIRST);
+    }
+    let slots = Transfer { file: file.clone(), offset: 0, buffer, start: 0, bytes };
+    port.transfer(FileWork::Write { transfer: slots, durable: false }, bytes).await?;
     port.finish(FileWork::Sync { file: file.clone() }).await?;
-    port.finish(FileWork::Close { file: Some(file) }).await?;
-    port.finish(FileWork::SyncFolder { folder }).await?;
+    give_name(port, folder, LOG_FILE, file).await?;
     Ok(true)
 }
 
@@ -113,6 +139,9 @@ pub fn open_log<R: Replay>(
     Task::new(|port| async move {
         let path = path_of(&options.folder);
         let refused = |cause| Refusal::new(&path, None, cause);
+        if options.durable.has_failed() {
+            return Err(refused(Cause::WordFailed));
+        }
         let opened = port.open(&options.folder, LOG_FILE, OpenMode::ReadWrite, true).await;
         let (handle, bytes) = opened.map_err(|error| match error {
             FileError::NOT_FOUND => refused(Cause::Missing),
@@ -123,12 +152,12 @@ pub fn open_log<R: Replay>(
         }
         let LogOptions { identity, geometry, .. } = options;
         let file = LogFile { identity, geometry, handle, path: path.as_ref().into() };
-        let window =
-            Window::new(file.clone(), bytes as u64, port.clone(), FILE_OPERATION_BYTES_MAX);
+        let window = Window::new(file.clone(), bytes as u64, FILE_OPERATION_BYTES_MAX);
+        let reader = Reader::new(window, port.clone());
         let mut recovery = Recovery {
             port,
             file,
-            window,
+            reader,
             table: Vec::new(),
             mended: Vec::new(),
             replay,
@@ -143,7 +172,7 @@ pub fn open_log<R: Replay>(
     })
 }
 
-fn path_of(folder: &FolderHandle) -> Box<str> {
+pub(crate) fn path_of(folder: &FolderHandle) -> Box<str> {
     format!("{}/{LOG_FILE}", folder.path()).into()
 }
 
@@ -161,7 +190,7 @@ struct Plan {
 struct Recovery<R> {
     port: Port,
     file: LogFile,
-    window: Window,
+    reader: Reader,
     table: Vec<Segment>,
     /// Segments whose slots differ.
     mended: Vec<SegmentIndex>,
@@ -188,22 +217,41 @@ impl<R: Replay> Recovery<R> {
         if count > u64::from(SEGMENTS_MAX) {
             return Err(self.refused(0, Cause::TooLarge));
         }
-        let mut window = Window::new(self.file.clone(), file_bytes, self.port.clone(), HEAD);
+        let window = Window::new(self.file.clone(), file_bytes, HEAD);
+        let mut heads = Reader::new(window, self.port.clone());
+        let mut missing = None;
         for segment in (0..count as u32).map(SegmentIndex) {
-            let bytes = window.bytes(geometry.start(segment), HEAD).await?;
-            let mut entry = self.judge_head(segment, bytes)?;
-            entry.is_allocated = file_bytes >= geometry.end(segment);
-            self.table.push(entry);
+            let start = geometry.start(segment);
+            let bytes = heads.read(|window| window.bytes(start, HEAD).map(<[u8]>::to_vec)).await?;
+            match self.judge_head(segment, &bytes)? {
+                Ok(entry) => self.table.push(entry),
+                Err(cause) => {
+                    missing.get_or_insert((segment, cause));
+                    self.table.push(Segment::NEW);
+                }
+            }
         }
-        let wanted = self.table.iter().map(|entry| entry.header.segments).max().unwrap_or(0);
-        if u64::from(wanted) * geometry.segment_bytes() > file_bytes {
+        let named = self.table.iter().map(|entry| entry.header.segments).max();
+        let named = named.unwrap_or(0).max(1);
+        if u64::from(named) * geometry.segment_bytes() > file_bytes {
             return Err(self.refused(file_bytes, Cause::Truncated));
         }
+        if let Some((segment, cause)) = missing.filter(|(segment, _)| segment.0 < named) {
+            return Err(self.refused(geometry.start(segment), cause)); // S5 of `segments`
+        }
+        self.table.truncate(named as usize); // The rest is added anew.
         Ok(())
     }
 
-    /// Finds the header of a segment in its two slots. `bytes` end with its first leader.
-    fn judge_head(&mut self, segment: SegmentIndex, bytes: &[u8]) -> Result<Segment, Refusal> {
+    /// Finds the header of a segment in its two slots. `bytes` end with its first leader. Returns
+    /// why there is none.
+    ///
+    /// Errors: the start is refused in any case.
+    fn judge_head(
+        &mut self,
+        segment: SegmentIndex,
+        bytes: &[u8],
+    ) -> Result<Result<Segment, Cause>, Refusal> {
         let LogFile { identity, geometry, .. } = self.file;
         let slots =
             [0, UNIT_BYTES].map(|at| read_header(&bytes[at..], identity, &geometry, segment));
@@ -216,8 +264,8 @@ impl<R: Replay> Recovery<R> {
                         best = Some((header, number));
                     }
                 }
-                Slot::Newer(found) => {
-                    return Err(self.refused(offset, Cause::Newer { found, known: HEADER_FORMAT }));
+                Slot::Newer { found, known } => {
+                    return Err(self.refused(offset, Cause::Newer { found, known }));
                 }
                 Slot::OtherSize(bytes) => {
                     return Err(self.refused(offset, Cause::OtherSize(bytes)));
@@ -227,19 +275,17 @@ impl<R: Replay> Recovery<R> {
         }
         let offset = geometry.first_commit(segment);
         let Some((header, number)) = best else {
-            if slots.contains(&Slot::Foreign) {
-                return Err(self.refused(geometry.start(segment), Cause::Foreign));
-            }
             // A crash leaves no records in a segment without a header.
             if claimed_generation(&bytes[2 * UNIT_BYTES..], identity, offset).is_some() {
                 return Err(self.refused(geometry.start(segment), Cause::Damaged(None)));
             }
-            return Ok(Segment::NEW);
+            let is_foreign = slots.contains(&Slot::Foreign);
+            return Ok(Err(if is_foreign { Cause::Foreign } else { Cause::Damaged(None) }));
         };
         if slots != [Slot::Valid(header); 2] {
             self.mended.push(segment);
         }
-        Ok(Segment { header, first_slot: number ^ 1, ..Segment::NEW })
+        Ok(Ok(Segment { header, first_slot: number ^ 1, ..Segment::NEW }))
     }
 
     /// Reads all records, and gives those of all segments but the last to the owner.
@@ -262,10 +308,10 @@ impl<R: Replay> Recovery<R> {
         let mut begun = Vec::new();
         for used in open {
             let mut walk = Walk::new(&self.file, used.segment, used.generation);
-            match walk.step(&mut self.window).await? {
+            match self.reader.step(&mut walk).await? {
                 Step::Commit => begun.push((used, walk.sequence.expect("of the commit"))),
                 _ => {
-                    walk.survey(&mut self.window).await?;
+                    self.reader.survey(&mut walk).await?;
                     self.durable = self.durable.max(walk.durable);
                     plan.empty.push(used);
                 }
@@ -298,7 +344,7 @@ impl<R: Replay> Recovery<R> {
         if end < self.from {
             return Ok(());
         }
-        give_whole(&mut self.window, &mut walk, first..end, &mut self.replay).await?;
+        give_whole(&mut self.reader, &mut walk, first..end, &mut self.replay).await?;
         self.durable = self.durable.max(walk.durable);
         Ok(())
     }
@@ -311,10 +357,10 @@ impl<R: Replay> Recovery<R> {
             if first < self.end {
                 return Err(self.refused(walk.offset, Cause::Damaged(Some(first)))); // V1
             }
-            while walk.step(&mut self.window).await? != Step::End {}
+            while self.reader.step(&mut walk).await? != Step::End {}
             self.end = walk.sequence.expect("it has a commit");
-            offset = walk.offset;
-            walk.survey(&mut self.window).await?;
+            offset = walk.place();
+            self.reader.survey(&mut walk).await?;
             self.durable = self.durable.max(walk.durable);
         } else {
             let closed = self.table.iter().map(|entry| entry.header.closed_end).max();
@@ -384,17 +430,17 @@ impl<R: Replay> Recovery<R> {
         log.begin_segment(target, generation);
         let mut walk = Walk::new(&self.file, from.segment, from.generation);
         while walk.sequence < Some(self.end) {
-            match walk.step(&mut self.window).await? {
+            match self.reader.step(&mut walk).await? {
                 // The commits of the copy are those of the original, so all of them fit.
                 Step::Commit => self.drive(log).await?,
                 Step::Record(position, head) => {
-                    let payload = payload(&mut self.window, position).await?;
+                    let window = &self.reader.window;
+                    let payload = window.payload(position);
                     let copy = log.append_here(head.kind, head.epoch, &[payload]);
                     assert!(copy.sequence == head.sequence, "V1");
-                    let (window, replay) = (&mut self.window, &mut self.replay);
-                    give(window, replay, position, copy.position, &head).await?;
+                    give(window, &mut self.replay, position, copy.position, &head)?;
                 }
-                Step::End => return Err(self.refused(walk.offset, Cause::Damaged(walk.sequence))),
+                Step::End => return Err(self.refused(walk.place(), Cause::Damaged(walk.sequence))),
             }
         }
         self.drive(log).await?;

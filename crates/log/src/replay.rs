@@ -1,7 +1,7 @@
-//! Gives the records of segments to the owner of a log.
+//! Gives the records of segments to the owner of a log that is opened.
 //!
-//! Upstream:   `recovery`, and the log for a scan of one segment.
-//! Downstream: the owner, by its [`Replay`]; `walk` reads.
+//! Upstream:   `recovery`; `walk` finds the records.
+//! Downstream: the owner, by its [`Replay`].
 //!
 //! Invariants, cited by number where they are asserted:
 //! - P1  The records of a segment are given in the order of their sequences, none missing.
@@ -9,15 +9,9 @@
 use std::ops::Range;
 
 use crate::failure::{Cause, Refusal};
-use crate::format::{HEAD_BYTES, Head};
+use crate::format::Head;
 use crate::geometry::{Position, SegmentIndex};
-use crate::log_file::LogFile;
-use crate::task::Task;
-use crate::walk::{Step, Walk, Window};
-
-/// The most bytes that a scan of a segment reads at once, and gives to its owner in one completion.
-/// A guess: a shard holds its engine for so long.
-const SCAN_BYTES: usize = 256 * 1024;
+use crate::walk::{Reader, Step, Walk, Window};
 
 /// A record that was found.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +28,20 @@ pub struct FoundRecord<'a> {
     pub payload: &'a [u8],
 }
 
-/// The owner of a log, which takes the records that a start or a scan finds.
+impl<'a> FoundRecord<'a> {
+    /// A record to which a walk has just come at `read_from`.
+    pub(crate) fn new(
+        window: &'a Window,
+        read_from: Position,
+        position: Position,
+        head: &Head,
+    ) -> Self {
+        let &Head { kind, epoch, sequence, .. } = head;
+        Self { position, kind, epoch, sequence, payload: window.payload(read_from) }
+    }
+}
+
+/// The owner of a log, which takes the records that a start finds.
 ///
 /// A start gives its owner whole segments. It skips the segments whose records are all below
 /// [`crate::LogOptions::from`], except the one that ends at `from`. So the owner also gets records
@@ -44,7 +51,7 @@ pub struct FoundRecord<'a> {
 pub trait Replay: Send + 'static {
     /// Takes a record, in the order of the sequences.
     ///
-    /// Errors: the owner cannot accept the record, so the start or the scan ends.
+    /// Errors: the owner cannot accept the record, so the start ends.
     fn record(&mut self, found: FoundRecord<'_>) -> Result<(), String>;
 }
 
@@ -55,63 +62,39 @@ pub(crate) struct Use {
     pub(crate) generation: u64,
 }
 
-/// Gives the owner all records of a closed segment, in pieces of at most [`SCAN_BYTES`] at a time.
-pub(crate) fn scan<R: Replay>(
-    file: LogFile,
-    used: Use,
-    sequences: Range<u64>,
-    mut replay: R,
-) -> Task<Result<R, Refusal>> {
-    Task::new(move |port| async move {
-        let mut walk = Walk::new(&file, used.segment, used.generation);
-        let file_bytes = file.geometry.end(used.segment);
-        let mut window = Window::new(file, file_bytes, port, SCAN_BYTES);
-        give_whole(&mut window, &mut walk, sequences, &mut replay).await?;
-        Ok(replay)
-    })
-}
-
 /// Gives the owner the records of these sequences, with which a segment begins.
 ///
 /// Errors: one is missing.
 pub(crate) async fn give_whole(
-    window: &mut Window,
+    reader: &mut Reader,
     walk: &mut Walk,
     sequences: Range<u64>,
     replay: &mut impl Replay,
 ) -> Result<(), Refusal> {
     walk.sequence = Some(sequences.start);
     while walk.sequence < Some(sequences.end) {
-        match walk.step(window).await? {
+        match reader.step(walk).await? {
             Step::Commit => {}
             Step::Record(position, head) => {
-                give(window, replay, position, position, &head).await?;
+                give(&reader.window, replay, position, position, &head)?;
             }
             Step::End => {
                 let cause = Cause::Damaged(walk.sequence);
-                return Err(Refusal::new(&window.file.path, walk.offset, cause)); // P1
+                return Err(Refusal::new(&reader.window.file.path, walk.place(), cause)); // P1
             }
         }
     }
     Ok(())
 }
 
-/// The payload of a record.
-pub(crate) async fn payload(window: &mut Window, position: Position) -> Result<&[u8], Refusal> {
-    let start = position.offset + HEAD_BYTES as u64;
-    window.bytes(start, position.payload_bytes as usize).await
-}
-
 /// Gives the owner a record. It is read from one position, and may be at another one later.
-pub(crate) async fn give(
-    window: &mut Window,
+pub(crate) fn give(
+    window: &Window,
     replay: &mut impl Replay,
     read_from: Position,
     position: Position,
     head: &Head,
 ) -> Result<(), Refusal> {
-    let &Head { kind, epoch, sequence, .. } = head;
-    let payload = payload(window, read_from).await?;
-    let given = replay.record(FoundRecord { position, kind, epoch, sequence, payload });
+    let given = replay.record(FoundRecord::new(window, read_from, position, head));
     given.map_err(|why| Refusal::new(&window.file.path, position.offset, Cause::Owner(why)))
 }

@@ -8,17 +8,19 @@
 //! job:  [allocate --> sync] --> a slot --> the other slot --> the table has the new header
 //! ```
 //!
-//! The sync makes the length of the file durable. So a file that ends within a segment with a
-//! header was truncated.
+//! Only a segment that is added to the file is allocated. The sync makes the length of the file
+//! durable. So a file that ends within a segment with a header was truncated.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - S1  Jobs are done one after the other, in their order. So a segment is prepared only after
 //!   the one before the last is closed, and at most two segments with records are open.
 //! - S2  The slot that does not have the last durable header is written first.
 //! - S3  A segment without records of its generation is in `free`, is `next`, is current, or has a
-//!   job that allocates it.
-//! - S4  The next segment is taken only while another one is free and has its space. So recovery
-//!   can copy the last segment even if the file system is full.
+//!   job that adds it.
+//! - S4  The next segment is taken only while another one is free. So recovery can copy the last
+//!   segment even if the file system is full.
+//! - S5  A header is written only after all segments before its own have one. So a start refuses a
+//!   file in which one of those is missing.
 
 use std::collections::VecDeque;
 
@@ -37,15 +39,17 @@ pub(crate) struct Segment {
     pub(crate) header: Header,
     /// The slot to be written first (S2).
     pub(crate) first_slot: u8,
-    /// Whether the file system has set its space aside.
-    pub(crate) is_allocated: bool,
-    /// Whether a job that frees it waits.
+    /// Whether its owner has given it up.
     pub(crate) is_leaving: bool,
 }
 
 impl Segment {
-    pub(crate) const NEW: Self =
-        Self { header: Header::NONE, first_slot: 0, is_allocated: false, is_leaving: false };
+    /// A segment that is added to the file, or without a header there.
+    pub(crate) const NEW: Self = Self { header: Header::NONE, first_slot: 0, is_leaving: false };
+
+    const fn is_new(&self) -> bool {
+        self.header.generation == Header::NONE.generation
+    }
 }
 
 /// What a job is for.
@@ -53,8 +57,8 @@ impl Segment {
 pub(crate) enum Purpose {
     /// A free segment becomes the next one.
     Prepare,
-    /// A free segment gets its space.
-    Allocate,
+    /// A segment is added to the file, and is free.
+    Add,
     /// A free segment gets a generation in which recovery may write to it.
     Copy,
     /// The segment becomes free.
@@ -63,13 +67,23 @@ pub(crate) enum Purpose {
     Change,
 }
 
+/// The space of a job's segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    /// It is to be allocated.
+    Wanted,
+    /// The length of the file is to be made durable.
+    Unsynced,
+    /// The segment has it.
+    There,
+}
+
 #[derive(Debug)]
 struct Job {
     segment: SegmentIndex,
     header: Header,
     purpose: Purpose,
-    /// Whether the length of the file is to be made durable.
-    needs_sync: bool,
+    space: Space,
     /// The slots that are written.
     slots: u8,
 }
@@ -89,8 +103,8 @@ pub(crate) struct Segments {
     table: Vec<Segment>,
     free: VecDeque<SegmentIndex>,
     next: Next,
-    /// Whether a job gives a free segment its space.
-    is_allocating: bool,
+    /// Whether a job adds a segment that will be free.
+    is_adding: bool,
     jobs: VecDeque<Job>,
     /// The operation of the first job. `None` while it is in flight.
     operation: Option<Box<FileOperation>>,
@@ -123,7 +137,7 @@ impl Segments {
             file,
             free,
             next: Next::None,
-            is_allocating: false,
+            is_adding: false,
             jobs: VecDeque::new(),
             operation: Some(FileOperation::new(token)),
             is_begun: false,
@@ -150,7 +164,7 @@ impl Segments {
     pub(crate) fn spare(&self) -> u32 {
         let more = self.file.geometry.segments_max().saturating_sub(self.table.len() as u32);
         let more = if self.is_refused { 0 } else { more };
-        let soon = u32::from(self.next != Next::None) + u32::from(self.is_allocating);
+        let soon = u32::from(self.next != Next::None) + u32::from(self.is_adding);
         self.free.len() as u32 + more + soon
     }
 
@@ -174,36 +188,23 @@ impl Segments {
         (self.is_refused, self.is_stalled) = (false, false);
     }
 
-    fn allocated_free(&self) -> Option<usize> {
-        self.free.iter().position(|index| self.table[index.index()].is_allocated)
-    }
-
-    /// Takes a free segment, one with its space if there is one.
+    /// Takes a free segment, or a new one at the end of the file if none is free.
     pub(crate) fn take_free(&mut self) -> Option<SegmentIndex> {
-        match self.allocated_free() {
-            Some(at) => self.free.remove(at),
-            None => self.take_unallocated(),
-        }
+        self.free.pop_front().or_else(|| self.add())
     }
 
-    /// Takes a free segment without its space, or a new one at the end of the file. No segment with
-    /// its space is free.
-    fn take_unallocated(&mut self) -> Option<SegmentIndex> {
-        if self.is_refused {
-            return None;
-        }
+    /// Takes a new segment at the end of the file.
+    fn add(&mut self) -> Option<SegmentIndex> {
         let count = self.table.len() as u32;
-        self.free.pop_front().or_else(|| {
-            let is_new = count < self.file.geometry.segments_max();
-            is_new.then(|| {
-                self.table.push(Segment::NEW);
-                SegmentIndex(count)
-            })
+        let may_add = !self.is_refused && count < self.file.geometry.segments_max();
+        may_add.then(|| {
+            self.table.push(Segment::NEW);
+            SegmentIndex(count)
         })
     }
 
-    /// Prepares the next segment, and allocates the one that recovery needs (S4), as far as there
-    /// are free ones.
+    /// Prepares the next segment, and adds the one that recovery needs (S4), as far as there is
+    /// room.
     pub(crate) fn prepare_next(&mut self) {
         if self.next == Next::None
             && let Some(segment) = self.take_free()
@@ -211,26 +212,28 @@ impl Segments {
             self.next = Next::Preparing;
             self.begin_use(segment, State::Open, Purpose::Prepare);
         }
-        if !self.is_allocating
-            && self.allocated_free().is_none()
-            && let Some(segment) = self.take_unallocated()
+        if !self.is_adding
+            && self.free.is_empty()
+            && let Some(segment) = self.add()
         {
-            self.is_allocating = true;
-            self.begin_use(segment, State::Free, Purpose::Allocate);
+            self.is_adding = true;
+            self.begin_use(segment, State::Free, Purpose::Add);
         }
     }
 
     /// Takes the segment that was prepared, if another one is left (S4).
     pub(crate) fn take_next(&mut self) -> Option<(SegmentIndex, u64)> {
         let Next::Ready(segment) = self.next else { return None };
-        self.allocated_free()?;
+        if self.free.is_empty() {
+            return None; // S4
+        }
         self.next = Next::None;
         Some((segment, self.get(segment).header.generation))
     }
 
-    /// Whether a segment is being prepared or allocated.
+    /// Whether a segment is being prepared or added.
     pub(crate) fn is_preparing(&self) -> bool {
-        self.next == Next::Preparing || self.is_allocating
+        self.next == Next::Preparing || self.is_adding
     }
 
     /// Gives a segment a new generation (H1 of `header`), which is returned.
@@ -246,9 +249,14 @@ impl Segments {
         generation
     }
 
+    /// Notes that a segment will be freed.
+    pub(crate) fn leave(&mut self, segment: SegmentIndex) {
+        self.table[segment.index()].is_leaving = true;
+    }
+
     /// Frees a segment. What is in it is no record any more once the job is done.
     pub(crate) fn free(&mut self, segment: SegmentIndex) {
-        self.table[segment.index()].is_leaving = true;
+        self.leave(segment);
         self.begin_use(segment, State::Free, Purpose::Free);
     }
 
@@ -265,7 +273,9 @@ impl Segments {
             self.closed_end = self.closed_end.max(end);
         }
         let header = Header { generation, state, closed_end: self.closed_end, segments };
-        self.jobs.push_back(Job { segment, header, purpose, needs_sync: false, slots: 0 });
+        let is_new = self.get(segment).is_new();
+        let space = if is_new { Space::Wanted } else { Space::There };
+        self.jobs.push_back(Job { segment, header, purpose, space, slots: 0 });
     }
 
     /// The next operation of the first job.
@@ -280,15 +290,18 @@ impl Segments {
         }
         let segment = &self.table[job.segment.index()];
         let LogFile { geometry, identity, handle, .. } = &self.file;
-        let takes_space = !matches!(job.purpose, Purpose::Free | Purpose::Change);
-        if takes_space && !segment.is_allocated {
-            let (offset, bytes) = (geometry.start(job.segment), geometry.segment_bytes());
-            operation.work = FileWork::Allocate { file: handle.clone(), offset, bytes };
-            return Some(operation);
-        }
-        if job.needs_sync {
-            operation.work = FileWork::Sync { file: handle.clone() };
-            return Some(operation);
+        match job.space {
+            Space::Wanted => {
+                assert!(job.segment.0 == self.durable_segments, "S5");
+                let (offset, bytes) = (geometry.start(job.segment), geometry.segment_bytes());
+                operation.work = FileWork::Allocate { file: handle.clone(), offset, bytes };
+                return Some(operation);
+            }
+            Space::Unsynced => {
+                operation.work = FileWork::Sync { file: handle.clone() };
+                return Some(operation);
+            }
+            Space::There => {}
         }
         let mut buffer = match operation.take_buffer() {
             Some(buffer) => buffer,
@@ -311,13 +324,15 @@ impl Segments {
         let offset = self.file.geometry.start(job.segment);
         let progress = match operation.work {
             FileWork::Allocate { .. } => {
-                job.needs_sync = true;
-                self.allocated(operation.result().is_ok());
+                match operation.result() {
+                    Ok(_) => job.space = Space::Unsynced,
+                    Err(_) => self.refuse_space(),
+                }
                 self.operation = Some(operation);
                 return Ok(None);
             }
             FileWork::Sync { .. } => operation.result().map_or_else(Progress::Failed, |_| {
-                job.needs_sync = false;
+                job.space = Space::There;
                 Progress::AtEnd
             }),
             _ => advance(&mut operation, &mut self.attempts),
@@ -335,21 +350,18 @@ impl Segments {
         Ok(if job.slots == 2 { self.finish_job() } else { None })
     }
 
-    fn allocated(&mut self, is_allocated: bool) {
-        let job = self.jobs.front().expect("S1: the first job is in flight");
-        let (segment, purpose) = (job.segment, job.purpose);
-        self.table[segment.index()].is_allocated = is_allocated;
-        if is_allocated {
-            return;
-        }
+    /// The file system has no space for the first job's segment. It leaves the table again, with
+    /// those behind it, so that no segment with a header follows one without (S5).
+    fn refuse_space(&mut self) {
         self.is_refused = true;
-        self.jobs.pop_front();
-        match purpose {
-            Purpose::Prepare => self.next = Next::None,
-            Purpose::Allocate => self.is_allocating = false,
-            Purpose::Copy | Purpose::Free | Purpose::Change => {}
+        while let Some(at) = self.jobs.iter().position(|job| job.space == Space::Wanted) {
+            match self.jobs.remove(at).expect("it was found").purpose {
+                Purpose::Prepare => self.next = Next::None,
+                Purpose::Add => self.is_adding = false,
+                Purpose::Copy | Purpose::Free | Purpose::Change => {}
+            }
         }
-        self.free.push_back(segment); // S3
+        while self.table.pop_if(|segment| segment.is_new()).is_some() {}
     }
 
     fn finish_job(&mut self) -> Option<SegmentIndex> {
@@ -360,8 +372,8 @@ impl Segments {
         self.durable_segments = self.durable_segments.max(header.segments);
         match purpose {
             Purpose::Prepare => self.next = Next::Ready(segment),
-            Purpose::Allocate => {
-                self.is_allocating = false;
+            Purpose::Add => {
+                self.is_adding = false;
                 self.free.push_back(segment); // S3
             }
             Purpose::Free => {

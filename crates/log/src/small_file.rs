@@ -11,7 +11,9 @@
 //! Invariants, cited by number where they are asserted:
 //! - M1  A file has 1 to [`SMALL_FILE_BYTES_MAX`] bytes.
 
-use kachel_io::{AlignedBuffer, FileError, FileName, FileWork, FolderHandle, OpenMode, Transfer};
+use kachel_io::{
+    AlignedBuffer, FileError, FileHandle, FileName, FileWork, FolderHandle, OpenMode, Transfer,
+};
 
 use crate::failure::{Cause, Refusal};
 use crate::task::{Port, Task};
@@ -56,7 +58,7 @@ pub fn replace_file(
     buffer.copy_from_slice(content);
     Task::new(move |port| async move {
         let path = format!("{}/{name}", folder.path());
-        let replaced = replace(&port, &folder, name, buffer).await;
+        let replaced = replace(&port, folder, name, buffer).await;
         replaced.map_err(|error| Refusal::new(&path, None, Cause::Failed(error)))
     })
 }
@@ -88,23 +90,45 @@ async fn read(
     Ok(Some(content))
 }
 
-async fn replace(
+/// Makes an empty file that will have this name, in the place of one that an interrupted call has
+/// left.
+pub(crate) async fn create_unnamed(
     port: &Port,
     folder: &FolderHandle,
     name: &str,
-    buffer: AlignedBuffer,
-) -> Result<(), FileError> {
+    direct: bool,
+) -> Result<FileHandle, FileError> {
     let new = format!("{name}{NEW}");
-    let (folder, from, to) = (folder.clone(), file_name(&new), file_name(name));
-    match port.finish(FileWork::Unlink { folder: folder.clone(), name: from }).await {
+    let unlink = FileWork::Unlink { folder: folder.clone(), name: file_name(&new) };
+    match port.finish(unlink).await {
         Err(FileError::NOT_FOUND) => {}
         unlinked => unlinked?,
     }
-    let (file, _) = port.open(&folder, &new, OpenMode::CreateNew, false).await?;
-    let bytes = buffer.len();
-    let whole = Transfer { file: file.clone(), offset: 0, buffer, start: 0, bytes };
-    port.transfer(FileWork::Write { transfer: whole, durable: true }, bytes).await?;
+    port.open(folder, &new, OpenMode::CreateNew, direct).await.map(|(file, _)| file)
+}
+
+/// Closes the file, which is durable, and gives it its name, durably.
+pub(crate) async fn give_name(
+    port: &Port,
+    folder: FolderHandle,
+    name: &str,
+    file: FileHandle,
+) -> Result<(), FileError> {
+    let (from, to) = (file_name(&format!("{name}{NEW}")), file_name(name));
     port.finish(FileWork::Close { file: Some(file) }).await?;
     port.finish(FileWork::Rename { folder: folder.clone(), from, to }).await?;
     port.finish(FileWork::SyncFolder { folder }).await
+}
+
+async fn replace(
+    port: &Port,
+    folder: FolderHandle,
+    name: &str,
+    buffer: AlignedBuffer,
+) -> Result<(), FileError> {
+    let file = create_unnamed(port, &folder, name, false).await?;
+    let bytes = buffer.len();
+    let whole = Transfer { file: file.clone(), offset: 0, buffer, start: 0, bytes };
+    port.transfer(FileWork::Write { transfer: whole, durable: true }, bytes).await?;
+    give_name(port, folder, name, file).await
 }

@@ -23,9 +23,11 @@ use kachel_io::{
 
 use crate::transfer::{Progress, advance};
 
-/// Every token of an operation of a log has this bit, and no other operation of its owner may. It
-/// is the token of a [`Task`] beside the log.
-pub const LOG_TOKEN: u64 = 1 << 63;
+/// Every token of an operation of a log has this bit, and no other operation of its owner may. The
+/// sum of it and a number is the token of the task or the scan with this number.
+pub const LOG_TOKEN: u64 = 1 << 47;
+/// The tokens of the log itself are not less.
+pub(crate) const OWN_TOKEN: u64 = LOG_TOKEN | 1 << 46;
 
 /// The operation of a task, before and after it is carried out.
 #[derive(Debug, Default)]
@@ -118,6 +120,9 @@ impl Port {
 /// Work that is done by operations on files. It ends with a `T`.
 pub struct Task<T> {
     port: Port,
+    number: u16,
+    /// The token of the operation in flight, as the steps have given it.
+    token: u64,
     /// `None` once it is done.
     steps: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     output: Option<T>,
@@ -131,9 +136,17 @@ impl<T> Task<T> {
     {
         let port = Port::default();
         let steps: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(steps(port.clone()));
-        let mut task = Self { port, steps: Some(steps), output: None };
+        let mut task = Self { port, number: 0, token: 0, steps: Some(steps), output: None };
         task.step();
         task
+    }
+
+    /// Gives the task a number, by which its owner tells its operations from those of other tasks
+    /// and scans at the same time. Without, it has the number 0.
+    #[must_use]
+    pub fn numbered(mut self, number: u16) -> Self {
+        self.number = number;
+        self
     }
 
     fn step(&mut self) {
@@ -143,15 +156,18 @@ impl<T> Task<T> {
         }
     }
 
-    /// The next operation to be submitted. Its token has [`LOG_TOKEN`].
+    /// The next operation to be submitted. Its token is the sum of [`LOG_TOKEN`] and the number of
+    /// the task.
     pub fn next_submission(&mut self) -> Option<Box<FileOperation>> {
         let mut operation = self.port.exchange(|exchange| exchange.wanted.take())?;
-        operation.token |= LOG_TOKEN;
+        self.token = operation.token;
+        operation.token = LOG_TOKEN | u64::from(self.number);
         Some(operation)
     }
 
     /// Takes back a completed operation of this task.
-    pub fn complete(&mut self, operation: Box<FileOperation>) {
+    pub fn complete(&mut self, mut operation: Box<FileOperation>) {
+        operation.token = self.token;
         self.port.exchange(|exchange| exchange.done = Some(operation));
         self.step();
     }

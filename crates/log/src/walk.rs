@@ -1,12 +1,13 @@
 //! Reads segments from their beginning, record by record, and trusts no byte of them.
 //!
-//! Upstream:   `recovery`.
-//! Downstream: `io`, by one buffer of at most 1 MiB.
+//! Upstream:   `recovery`, `scan` and `verify` step through a segment, and read what is absent.
+//! Downstream: a window of at most 1 MiB, which `io` fills.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - W1  A walk goes forward with each step, and never leaves its segment.
+//! - W1  A walk goes forward with each step, and never leaves its segment. A step that finds its
+//!   bytes absent changes nothing, so it is repeated once they are there.
 
-use kachel_io::AlignedBuffer;
+use kachel_io::{AlignedBuffer, FileWork};
 
 use crate::failure::{Cause, Refusal};
 use crate::format::{
@@ -17,12 +18,21 @@ use crate::geometry::{Position, SegmentIndex, UNIT_BYTES};
 use crate::log_file::LogFile;
 use crate::task::Port;
 
+/// Why a step was not made.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// The window must be filled from this offset on.
+    Absent(u64),
+    /// The bytes are of a later version.
+    Refused(Refusal),
+}
+
 /// The part of the file that is in memory.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) file: LogFile,
-    port: Port,
     file_bytes: u64,
+    bytes_max: usize,
     /// `None` while it is being filled.
     buffer: Option<AlignedBuffer>,
     /// The part of the file, of one segment.
@@ -32,81 +42,145 @@ pub(crate) struct Window {
 
 impl Window {
     /// `bytes_max`: the most bytes that a read takes, in whole units.
-    pub(crate) fn new(file: LogFile, file_bytes: u64, port: Port, bytes_max: usize) -> Self {
-        let bytes = (file.geometry.segment_bytes() as usize).min(bytes_max);
-        let buffer = Some(AlignedBuffer::new(bytes, UNIT_BYTES));
-        Self { file, port, file_bytes, buffer, start: 0, end: 0 }
+    pub(crate) fn new(file: LogFile, file_bytes: u64, bytes_max: usize) -> Self {
+        let bytes_max = (file.geometry.segment_bytes() as usize).min(bytes_max);
+        let buffer = Some(AlignedBuffer::new(bytes_max, UNIT_BYTES));
+        Self { file, file_bytes, bytes_max, buffer, start: 0, end: 0 }
     }
 
     /// The bytes of a part of a segment. What the file does not have is zeros.
-    pub(crate) async fn bytes(&mut self, offset: u64, bytes: usize) -> Result<&[u8], Refusal> {
-        let end = offset + bytes as u64;
-        if offset < self.start || end > self.end {
-            self.fill(offset).await?;
+    pub(crate) fn bytes(&self, offset: u64, bytes: usize) -> Result<&[u8], Halt> {
+        match &self.buffer {
+            Some(buffer) if offset >= self.start && offset + bytes as u64 <= self.end => {
+                Ok(&buffer[(offset - self.start) as usize..][..bytes])
+            }
+            _ => Err(Halt::Absent(offset)),
         }
-        assert!(end <= self.end, "W1: a part of a segment, and shorter than the buffer");
-        let buffer = self.buffer.as_ref().expect("it is filled");
-        Ok(&buffer[(offset - self.start) as usize..][..bytes])
     }
 
-    async fn fill(&mut self, offset: u64) -> Result<(), Refusal> {
+    /// The payload of a record to which a walk has just come.
+    pub(crate) fn payload(&self, position: Position) -> &[u8] {
+        let start = position.offset + HEAD_BYTES as u64;
+        let payload = self.bytes(start, position.payload_bytes as usize);
+        payload.expect("the walk has seen the whole record")
+    }
+
+    /// Begins to fill the window from this offset on. Returns the read and the number of bytes that
+    /// it must bring. The buffer comes back by [`Self::fill`].
+    pub(crate) fn begin(&mut self, offset: u64) -> Option<(FileWork, usize)> {
         let geometry = &self.file.geometry;
-        let mut buffer = self.buffer.take().expect("one use at a time");
+        let mut buffer = self.buffer.take().expect("one read at a time");
         self.start = offset / UNIT_BYTES as u64 * UNIT_BYTES as u64;
         let left = geometry.end(geometry.segment_of(offset)) - self.start;
         let bytes = left.min(buffer.len() as u64) as usize;
         self.end = self.start + bytes as u64;
         buffer.fill(0);
         let there = self.file_bytes.saturating_sub(self.start).min(bytes as u64) as usize;
-        if there > 0 {
-            let work = self.file.read(self.start, buffer, bytes);
-            buffer =
-                self.port.transfer(work, there).await.map_err(|error| {
-                    Refusal::new(&self.file.path, self.start, Cause::Failed(error))
-                })?;
+        if there == 0 {
+            self.fill(buffer);
+            return None;
         }
+        Some((self.file.read(self.start, buffer, bytes), there))
+    }
+
+    /// Takes the buffer with the bytes that were read.
+    pub(crate) fn fill(&mut self, buffer: AlignedBuffer) {
         self.buffer = Some(buffer);
-        Ok(())
+    }
+
+    /// Notes that a read has failed. Its buffer is gone.
+    fn lose(&mut self) {
+        self.buffer = Some(AlignedBuffer::new(self.bytes_max, UNIT_BYTES));
+        self.end = self.start;
+    }
+
+    /// Where the window begins in the file.
+    pub(crate) const fn start(&self) -> u64 {
+        self.start
     }
 
     /// The leader at this offset, if there is one.
-    pub(crate) async fn leader(
-        &mut self,
-        stamp: &Stamp,
-        offset: u64,
-    ) -> Result<Option<Leader>, Refusal> {
-        let leader = read_leader(self.bytes(offset, LEADER_BYTES).await?, stamp, offset);
+    pub(crate) fn leader(&self, stamp: &Stamp, offset: u64) -> Result<Option<Leader>, Halt> {
+        let leader = read_leader(self.bytes(offset, LEADER_BYTES)?, stamp, offset);
         self.known(leader, offset)
     }
 
     /// The record at this offset that ends before `end`, if there is one.
-    async fn record(
-        &mut self,
-        stamp: &Stamp,
-        offset: u64,
-        end: u64,
-    ) -> Result<Option<Head>, Refusal> {
+    fn record(&self, stamp: &Stamp, offset: u64, end: u64) -> Result<Option<Head>, Halt> {
         let room = (end - offset) as usize;
         if room < HEAD_BYTES {
             return Ok(None);
         }
-        let claimed = claimed_payload_bytes(self.bytes(offset, HEAD_BYTES).await?) as usize;
+        let claimed = claimed_payload_bytes(self.bytes(offset, HEAD_BYTES)?) as usize;
         if claimed > self.file.geometry.payload_bytes_max().min(room - HEAD_BYTES) {
             return Ok(None);
         }
-        let head = read_record(self.bytes(offset, HEAD_BYTES + claimed).await?, stamp, offset);
+        let head = read_record(self.bytes(offset, HEAD_BYTES + claimed)?, stamp, offset);
         self.known(head, offset)
     }
 
-    fn known<T>(&self, read: Result<T, NoRecord>, offset: u64) -> Result<Option<T>, Refusal> {
+    fn known<T>(&self, read: Result<T, NoRecord>, offset: u64) -> Result<Option<T>, Halt> {
         match read {
             Ok(read) => Ok(Some(read)),
             Err(NoRecord::Damaged) => Ok(None),
             Err(NoRecord::Newer(found)) => {
                 let cause = Cause::Newer { found: found.into(), known: FORMAT.into() };
-                Err(Refusal::new(&self.file.path, offset, cause))
+                Err(Halt::Refused(Refusal::new(&self.file.path, offset, cause)))
             }
         }
+    }
+}
+
+/// A window whose absent bytes are read by a task.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) window: Window,
+    port: Port,
+}
+
+impl Reader {
+    pub(crate) const fn new(window: Window, port: Port) -> Self {
+        Self { window, port }
+    }
+
+    /// Repeats `look` until the bytes that it needs are there.
+    ///
+    /// Errors: the disk cannot read them, or they are of a later version.
+    pub(crate) async fn read<T>(
+        &mut self,
+        mut look: impl FnMut(&Window) -> Result<T, Halt>,
+    ) -> Result<T, Refusal> {
+        loop {
+            match look(&self.window) {
+                Ok(seen) => return Ok(seen),
+                Err(Halt::Refused(refusal)) => return Err(refusal),
+                Err(Halt::Absent(offset)) => self.fill(offset).await?,
+            }
+        }
+    }
+
+    async fn fill(&mut self, offset: u64) -> Result<(), Refusal> {
+        let Some((work, there)) = self.window.begin(offset) else { return Ok(()) };
+        match self.port.transfer(work, there).await {
+            Ok(buffer) => self.window.fill(buffer),
+            Err(error) => {
+                let path = self.window.file.path.clone();
+                self.window.lose();
+                return Err(Refusal::new(&path, self.window.start, Cause::Failed(error)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next step of a walk.
+    pub(crate) async fn step(&mut self, walk: &mut Walk) -> Result<Step, Refusal> {
+        self.read(|window| walk.step(window)).await
+    }
+
+    /// Goes over the rest of a walk's segment, and notes what later commits say is durable.
+    pub(crate) async fn survey(&mut self, walk: &mut Walk) -> Result<(), Refusal> {
+        let mut offset = walk.offset / UNIT_BYTES as u64 * UNIT_BYTES as u64;
+        self.read(|window| walk.next_leader(window, &mut offset, u64::MAX)).await.map(|_| ())
     }
 }
 
@@ -148,18 +222,27 @@ impl Walk {
         }
     }
 
+    /// Where the next record or leader is.
+    pub(crate) const fn place(&self) -> u64 {
+        if self.offset < self.commit_end {
+            self.offset
+        } else {
+            self.offset.next_multiple_of(UNIT_BYTES as u64)
+        }
+    }
+
     /// Goes to the next commit or record.
     ///
-    /// Errors: the disk cannot read it, or it is of a later version.
-    pub(crate) async fn step(&mut self, window: &mut Window) -> Result<Step, Refusal> {
+    /// Errors: its bytes are absent, or of a later version.
+    pub(crate) fn step(&mut self, window: &Window) -> Result<Step, Halt> {
         if self.offset < self.commit_end {
-            return self.step_in_commit(window).await;
+            return self.step_in_commit(window);
         }
-        let offset = self.offset.next_multiple_of(UNIT_BYTES as u64);
+        let offset = self.place();
         if offset >= self.segment_end {
             return Ok(Step::End);
         }
-        let Some(leader) = window.leader(&self.stamp, offset).await? else { return Ok(Step::End) };
+        let Some(leader) = window.leader(&self.stamp, offset)? else { return Ok(Step::End) };
         let commit_end = offset + u64::from(leader.commit_bytes);
         let is_next = self.sequence.is_none_or(|sequence| sequence == leader.first);
         let bytes_max = window.file.geometry.commit_bytes_max();
@@ -173,8 +256,8 @@ impl Walk {
         Ok(Step::Commit)
     }
 
-    async fn step_in_commit(&mut self, window: &mut Window) -> Result<Step, Refusal> {
-        let Some(head) = window.record(&self.stamp, self.offset, self.commit_end).await? else {
+    fn step_in_commit(&mut self, window: &Window) -> Result<Step, Halt> {
+        let Some(head) = window.record(&self.stamp, self.offset, self.commit_end)? else {
             return Ok(Step::End);
         };
         if Some(head.sequence) != self.sequence || head.kind == LEADER {
@@ -186,17 +269,25 @@ impl Walk {
         Ok(Step::Record(position, head))
     }
 
-    /// Goes over the rest of the segment, and notes what later commits say is durable.
+    /// Goes over the units of the segment from `offset` on, and notes what their leaders say is
+    /// durable. Returns the place of the first leader of records from `sequence` on.
     ///
-    /// Errors: the disk cannot read it, or it is of a later version.
-    pub(crate) async fn survey(&mut self, window: &mut Window) -> Result<(), Refusal> {
-        let mut offset = self.offset / UNIT_BYTES as u64 * UNIT_BYTES as u64;
-        while offset < self.segment_end {
-            if let Some(leader) = window.leader(&self.stamp, offset).await? {
+    /// Errors: the bytes at `offset`, which has gone forward, are absent, or of a later version.
+    pub(crate) fn next_leader(
+        &mut self,
+        window: &Window,
+        offset: &mut u64,
+        sequence: u64,
+    ) -> Result<Option<u64>, Halt> {
+        while *offset < self.segment_end {
+            if let Some(leader) = window.leader(&self.stamp, *offset)? {
                 self.durable = self.durable.max(leader.durable);
+                if leader.first >= sequence {
+                    return Ok(Some(*offset));
+                }
             }
-            offset += UNIT_BYTES as u64; // W1
+            *offset += UNIT_BYTES as u64; // W1
         }
-        Ok(())
+        Ok(None)
     }
 }

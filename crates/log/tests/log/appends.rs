@@ -1,9 +1,14 @@
 //! What a log does while the disk works.
 
-use kachel_io::AlignedBuffer;
-use kachel_log::{AppendRefused, Completed, DurableLog, Position, ReadFault, SyncMode, UNIT_BYTES};
+use kachel_io::memory::disk::{Fault, FaultPlan, PlannedFault};
+use kachel_io::{AlignedBuffer, FileError, FileWorkKind};
+use kachel_log::{
+    AppendRefused, Cause, Completed, DurableLog, LOG_TOKEN, Position, ReadFault, Replay, Scanned,
+    SyncMode, UNIT_BYTES, open_log, read_file, replace_file,
+};
+use kachel_stdx::Sequence;
 
-use crate::rig::{Collected, Model, Owner, SEGMENTS, delays, disk_with_log};
+use crate::rig::{Collected, Model, Opened, Owner, Rig, SEGMENTS, delays, disk_with_log, options};
 
 fn owner(mode: SyncMode) -> Owner {
     Owner::new(disk_with_log(1), mode, Model::default(), 1)
@@ -133,6 +138,7 @@ fn with_an_interval_a_sync_follows_in_time_and_with_os_none_until_a_segment_is_f
     }
 }
 
+/// Two tasks and the log have operations in flight at the same time.
 #[test]
 fn a_scan_gives_all_records_of_a_closed_segment_while_the_log_goes_on() {
     let mut owner = owner(SyncMode::Always);
@@ -142,28 +148,135 @@ fn a_scan_gives_all_records_of_a_closed_segment_while_the_log_goes_on() {
     }
     owner.rig.disk.set_plan(delays());
     let closed = owner.log.closed().last().expect("two are closed");
-    let mut task = owner.log.scan(closed.segment, Collected::default());
-    let found = (0..1000).find_map(|_| {
-        while let Some(operation) = task.next_submission() {
-            assert!(!DurableLog::owns(&operation));
-            owner.rig.submit(operation);
-        }
+    let mut scan = owner.log.scan(closed.segment, 1);
+    let folder = owner.rig.disk.folder("data");
+    let mut replacement = replace_file(folder.clone(), "small", b"content").numbered(2);
+    let (mut found, mut replaced, mut rounds) = (Collected::default(), None, 0);
+    let mut most = 0;
+    while replaced.is_none() || found.0.len() < (closed.end - closed.first) as usize {
         owner.append(300, 0).ok();
-        while let Some(operation) = owner.log.next_submission() {
-            assert!(DurableLog::owns(&operation));
-            owner.rig.submit(operation);
+        // A record stays until the scan is told to go on.
+        while let Scanned::Record(record) = scan.record().expect("it is not damaged") {
+            let sequence = record.sequence;
+            found.record(record).expect("it takes all");
+            let again = scan.record().expect("it is not damaged");
+            assert!(matches!(again, Scanned::Record(record) if record.sequence == sequence));
+            scan.advance();
         }
+        let mut submissions = Vec::from_iter(scan.next_submission());
+        submissions.extend(replacement.next_submission());
+        assert!(submissions.iter().all(|operation| !DurableLog::owns(operation)));
+        submissions.extend(std::iter::from_fn(|| owner.log.next_submission()));
+        submissions.into_iter().for_each(|operation| owner.rig.submit(operation));
+        most = most.max(owner.rig.disk.in_flight());
         for operation in owner.rig.completions() {
-            if DurableLog::owns(&operation) {
-                owner.log.complete(operation);
-            } else {
-                task.complete(operation);
+            match operation.token.checked_sub(LOG_TOKEN) {
+                Some(1) => scan.complete(operation),
+                Some(2) => replacement.complete(operation),
+                _ => drop(owner.log.complete(operation)),
             }
         }
-        task.take_output()
-    });
-    let found = found.expect("it ends").expect("it is not damaged");
+        replaced = replaced.or_else(|| replacement.take_output());
+        rounds += 1;
+        assert!(rounds < 1000, "it does not end");
+    }
+    assert!(matches!(scan.record(), Ok(Scanned::End)));
+    assert_eq!(replaced, Some(Ok(())));
+    assert!(most >= 3, "{most} at the same time");
     let wanted = owner.model.entries.range(closed.first..closed.end);
     assert!(wanted.map(|(&sequence, entry)| (sequence, entry.clone())).eq(found.digest()));
     assert!(closed.end - closed.first > 9);
+    owner.settle();
+    let content = Rig::new(owner.rig.disk.clone()).run(read_file(folder, "small"), |_| false);
+    assert_eq!(content, Some(Ok(Some(b"content".to_vec()))));
+}
+
+#[test]
+fn a_scan_of_a_damaged_segment_ends_by_name() {
+    let mut owner = owner(SyncMode::Always);
+    while owner.log.closed().count() < 2 {
+        owner.append(1000, 0).ok();
+        owner.pump(|_, _| {});
+    }
+    let closed = owner.log.closed().next().expect("two are closed");
+    let fault = Fault::Error(FileError::IO);
+    for (fault, cause) in
+        [(fault, Cause::Failed(FileError::IO)), (Fault::MisdirectedRead, Cause::Damaged(None))]
+    {
+        let kind = Some(FileWorkKind::Read);
+        let planned = vec![PlannedFault { kind, number: 1, forever: true, fault }];
+        owner.rig.disk.set_plan(FaultPlan { planned, ..FaultPlan::default() });
+        let mut scan = owner.log.scan(closed.segment, 0);
+        let refusal = loop {
+            match scan.record() {
+                Ok(Scanned::Record(_)) => scan.advance(),
+                Ok(Scanned::Wait) => owner.rig.submit(scan.next_submission().expect("a read")),
+                Ok(Scanned::End) => panic!("it is damaged"),
+                Err(refusal) => break refusal,
+            }
+            owner.rig.completions().for_each(|operation| scan.complete(operation));
+        };
+        assert_eq!(&*refusal.file, "data/log");
+        match cause {
+            Cause::Damaged(_) => assert!(matches!(refusal.cause, Cause::Damaged(Some(_)))),
+            cause => assert_eq!(refusal.cause, cause),
+        }
+        assert_eq!(scan.record().err(), Some(refusal), "it stays refused");
+    }
+}
+
+/// A free that a power cut makes durable is durable after the copies of its records, and the log
+/// asks for their sync by itself.
+#[test]
+fn a_segment_is_freed_once_all_that_was_appended_before_is_durable() {
+    for mode in [SyncMode::Always, SyncMode::Interval(u64::MAX), SyncMode::Os] {
+        let mut owner = owner(mode);
+        while owner.log.closed().count() < 2 {
+            owner.append(1000, 0).ok();
+            owner.pump(|_, _| {});
+        }
+        owner.settle();
+        let copy = owner.log.next_sequence();
+        owner.append(1000, 0).expect("there is room");
+        owner.free_one();
+        assert_eq!(owner.log.synced(), copy, "{mode:?}");
+        let mut order = Vec::new();
+        let mut freed = false;
+        while !freed {
+            let done = owner.pump(|rig, _| order.push(rig.last));
+            freed = done.iter().any(|done| matches!(done, Completed::Freed(_)));
+        }
+        let wanted = match mode {
+            SyncMode::Always => ["commit", "slot 0", "slot 1"].as_slice(),
+            _ => &["commit", "sync", "slot 0", "slot 1"],
+        };
+        assert_eq!((order.as_slice(), owner.log.synced()), (wanted, copy + 1), "{mode:?}");
+        assert!(owner.log.is_idle());
+    }
+}
+
+#[test]
+fn a_log_is_opened_again_with_the_same_durable_word() {
+    let disk = disk_with_log(1);
+    let options = options(&disk, SyncMode::Always);
+    let (mut last, mut model) = (Sequence(0), Model::default());
+    for round in 0..3 {
+        let mut rig = Rig::new(disk.clone());
+        let task = open_log(options.clone(), Collected::default());
+        let opened: Opened = rig.run(task, |_| false).expect("it is not cut off");
+        let (log, found) = opened.unwrap_or_else(|refusal| panic!("{refusal}"));
+        let mut owner = Owner::over(rig, log, &found, SyncMode::Always, model, 1);
+        let commit = owner.log.durable().sequence();
+        owner.append(10, 0).expect("there is room");
+        assert!(commit >= last && !owner.log.durable().has_reached(Sequence(commit.0 + 1)));
+        owner.settle();
+        last = Sequence(commit.0 + 1);
+        assert!(owner.log.durable().has_reached(last), "start {round}");
+        model = owner.model.clone();
+    }
+    options.durable.fail();
+    let task = open_log(options, Collected::default());
+    let opened: Opened = Rig::new(disk).run(task, |_| false).expect("it is not cut off");
+    let refusal = opened.expect_err("the word has failed");
+    assert_eq!(refusal.to_string(), "data/log: its durable word is that of a disk that has failed");
 }

@@ -7,11 +7,15 @@ use kachel_log::SyncMode;
 
 use crate::rig::{Collected, Model, Owner, Rig, count, delays, disk_with_log, open};
 
+const MODES: [SyncMode; 3] = [SyncMode::Always, SyncMode::Interval(0), SyncMode::Os];
+
 /// How often the power was cut at each operation, in which phase.
 #[derive(Default)]
 struct Census {
     points: BTreeMap<(&'static str, &'static str), u64>,
     images: u64,
+    /// Segments that were collected, in each mode.
+    collected: [u64; 3],
 }
 
 /// Recovers from a power cut, and checks what is there.
@@ -67,25 +71,29 @@ fn cut_in_recovery(disk: &Disk, mode: SyncMode, model: &Model, seed: u64, census
 fn no_power_cut_loses_or_invents_a_record() {
     let mut census = Census::default();
     for seed in 0..count(3, 300) {
-        for mode in [SyncMode::Always, SyncMode::Interval(0), SyncMode::Os] {
+        for (at, mode) in MODES.into_iter().enumerate() {
             let disk = disk_with_log(seed);
             disk.set_plan(delays());
             let mut owner = Owner::new(disk, mode, Model::default(), seed);
             let mut number = seed << 32;
+            let mut seen = |rig: &Rig, model: &Model| {
+                number += 10;
+                *census.points.entry(("serving", rig.last)).or_default() += 1;
+                cut(&rig.disk, mode, model, number, &mut census);
+                if number % 170 == 0 {
+                    cut_in_recovery(&rig.disk, mode, model, number + 5, &mut census);
+                }
+            };
             for _ in 0..100 {
-                owner.act();
-                owner.pump(|rig, model| {
-                    number += 10;
-                    *census.points.entry(("serving", rig.last)).or_default() += 1;
-                    cut(&rig.disk, mode, model, number, &mut census);
-                    if number % 170 == 0 {
-                        cut_in_recovery(&rig.disk, mode, model, number + 5, &mut census);
-                    }
-                });
+                owner.act(&mut seen);
+                owner.pump(&mut seen);
             }
+            census.collected[at] += owner.collected;
         }
     }
-    println!("{} images, {:?}", census.images, census.points);
+    let Census { images, collected, points } = &census;
+    println!("{images} images, {collected:?} segments collected, {points:?}");
+    assert!(collected.iter().all(|&count| count > 2), "{collected:?}");
     let points = [
         ("serving", ["commit", "slot 0", "slot 1", "allocate", "sync"].as_slice()),
         ("recovery", &["read", "commit", "slot 0", "slot 1", "allocate", "sync"]),
@@ -100,14 +108,13 @@ fn no_power_cut_loses_or_invents_a_record() {
 /// A store that is killed, or loses power, again and again, also while it starts.
 #[test]
 fn a_store_lives_through_one_crash_after_the_other() {
-    let modes = [SyncMode::Always, SyncMode::Interval(0), SyncMode::Os];
     for seed in 0..count(6, 600) {
         let mut disk = disk_with_log(seed);
         let mut model = Model::default();
         let (mut freed, mut most, mut has_power) = (0, 0, false);
         for cycle in 0..40 {
             let number = seed << 32 | cycle << 16 | cycle;
-            let mode = modes[(number % 3) as usize];
+            let mode = MODES[(number % 3) as usize];
             let mut plan = delays();
             if seed % 2 == 1 {
                 // Such disks do no part of a block.
@@ -129,7 +136,7 @@ fn a_store_lives_through_one_crash_after_the_other() {
             }
             let mut owner = Owner::new(disk.clone(), mode, model.clone(), number);
             for _ in 0..owner.below(30) {
-                owner.act();
+                owner.act(&mut |_, _| {});
                 owner.pump(|_, _| {});
             }
             if cycle % 5 == 0 {

@@ -6,8 +6,8 @@ use kachel_io::{
     Rng as _, SeededRng, Transfer,
 };
 use kachel_log::{
-    AppendRefused, Cause, Geometry, LOG_FILE, LogIdentity, Refusal, SEGMENT_BYTES_MIN, SyncMode,
-    create_log, open_log,
+    AppendRefused, Cause, Geometry, LOG_FILE, LogIdentity, LogOptions, Refusal, SEGMENT_BYTES_MIN,
+    SyncMode, create_log, open_log,
 };
 
 use crate::rig::{
@@ -15,7 +15,7 @@ use crate::rig::{
 };
 
 /// A file with closed, freed and open segments, and what it has. Only the last commit may be lost.
-fn store() -> (Vec<u8>, Model) {
+pub(crate) fn store() -> (Vec<u8>, Model) {
     let mut owner = Owner::new(disk_with_log(6), SyncMode::Always, Model::default(), 6);
     while owner.log.closed().count() < 5 {
         owner.append(2000, 0).ok();
@@ -47,7 +47,7 @@ fn perform(rig: &mut Rig, work: FileWork) -> Box<FileOperation> {
 }
 
 /// A disk with a log of this content.
-fn disk_of(content: &[u8]) -> Disk {
+pub(crate) fn disk_of(content: &[u8]) -> Disk {
     let disk = Disk::new(1, &ManualClock::new(0));
     let mut rig = Rig::new(disk.clone());
     let (folder, name) = (disk.folder("data"), FileName::new(LOG_FILE).expect("a short name"));
@@ -66,7 +66,7 @@ fn disk_of(content: &[u8]) -> Disk {
     disk
 }
 
-fn opened(content: &[u8]) -> (Disk, Opened) {
+pub(crate) fn opened(content: &[u8]) -> (Disk, Opened) {
     let disk = disk_of(content);
     let task = open(&disk, SyncMode::Always);
     let opened = Rig::new(disk.clone()).run(task, |_| false).expect("it is not cut off");
@@ -139,7 +139,7 @@ fn a_header_is_covered_by_its_checksum_and_by_the_other_slot() {
     assert_eq!(refusal.to_string(), "data/log, offset 0: what was durable here is damaged");
 }
 
-fn refusal(disk: &Disk, change: impl FnOnce(&mut kachel_log::LogOptions)) -> Refusal {
+fn refusal(disk: &Disk, change: impl FnOnce(&mut LogOptions)) -> Refusal {
     let mut options = options(disk, SyncMode::Always);
     change(&mut options);
     let task = open_log(options, Collected::default());
@@ -164,14 +164,15 @@ fn what_is_not_this_log_is_refused_by_name() {
     let behind = refusal(&disk, |options| options.from = next + 1);
     assert_eq!(behind.cause, Cause::Damaged(Some(next)), "the owner knows of later records");
     assert_eq!(disk.image()[0].1, content, "it is as it was");
-    let made = Rig::new(disk.clone()).run(create_log(disk.folder("data"), geometry()), |_| false);
+    let made = Rig::new(disk.clone())
+        .run(create_log(disk.folder("data"), identity(), geometry()), |_| false);
     let exists = made.expect("it is not cut off").expect_err("it has content");
-    assert_eq!(exists.to_string(), "data/log: there is a file of this name already, with content");
+    assert_eq!(exists.to_string(), "data/log: there is another file of this name already");
     let missing = Disk::new(1, &ManualClock::new(0));
     assert_eq!(refusal(&missing, |_| {}).to_string(), "data/log: the file is missing");
     let empty = disk_with_log(1);
-    let again =
-        Rig::new(empty.clone()).run(create_log(empty.folder("data"), geometry()), |_| false);
+    let again = Rig::new(empty.clone())
+        .run(create_log(empty.folder("data"), identity(), geometry()), |_| false);
     assert_eq!(again.expect("it is not cut off"), Ok(()), "without a root it is made again");
     let folder = empty.crash(1);
     assert!(opened_log(&folder).is_ok(), "its name is durable");
@@ -182,18 +183,99 @@ fn opened_log(disk: &Disk) -> Opened {
     Rig::new(disk.clone()).run(task, |_| false).expect("it is not cut off")
 }
 
-#[test]
-fn a_later_format_is_refused_with_both_numbers() {
-    let (mut content, _) = store();
+/// Changes a byte of both headers of the first segment, which stay valid.
+fn change_header(content: &mut [u8], at: usize, byte: u8) {
     for slot in [0, 4096] {
-        content[slot + 12] = 7;
-        let checksum = crc32c::crc32c(&content[slot + 4..slot + 76]);
+        content[slot + at] = byte;
+        let checksum = crc32c::crc32c(&content[slot + 4..slot + 4096]);
         content[slot..slot + 4].copy_from_slice(&checksum.to_le_bytes());
     }
-    let refusal = opened_log(&disk_of(&content)).expect_err("it is of a later version");
-    let wanted =
-        "data/log, offset 0: it has format 7 of a later version; this version reads format 1";
-    assert_eq!(refusal.to_string(), wanted);
+}
+
+/// A later version may have another format of headers, or of records, whose checksum or codec this
+/// version does not know.
+#[test]
+fn a_later_format_is_refused_with_both_numbers() {
+    for (at, found) in [(12, 7), (76, 2)] {
+        let (mut content, _) = store();
+        change_header(&mut content, at, found);
+        let refusal = opened_log(&disk_of(&content)).expect_err("it is of a later version");
+        let wanted = format!(
+            "data/log, offset 0: it has format {found} of a later version; this version reads \
+             format 1"
+        );
+        assert_eq!(refusal.to_string(), wanted);
+    }
+}
+
+#[test]
+fn zeros_in_the_place_of_a_segment_or_of_the_whole_file_are_damage() {
+    let (content, _) = store();
+    for at in (0..content.len()).step_by(SEGMENT_BYTES_MIN as usize) {
+        for bytes in [3 * 4096, SEGMENT_BYTES_MIN as usize] {
+            let mut damaged = content.clone();
+            damaged[at..at + bytes].fill(0);
+            let refusal = opened_log(&disk_of(&damaged)).expect_err("a segment is missing");
+            let wanted = format!("data/log, offset {at}: what was durable here is damaged");
+            assert_eq!(refusal.to_string(), wanted);
+        }
+    }
+    let zeros = vec![0; content.len()];
+    let refusal = opened_log(&disk_of(&zeros)).expect_err("all is missing");
+    assert_eq!(refusal.to_string(), "data/log, offset 0: what was durable here is damaged");
+    // Zeros behind the last segment are the space of one that was being added.
+    let longer = [content, vec![0; 3 * SEGMENT_BYTES_MIN as usize / 2]].concat();
+    let (log, found) = opened_log(&disk_of(&longer)).expect("nothing is missing");
+    assert_eq!(found.0.last_key_value().map(|(&last, _)| last + 1), Some(log.next_sequence()));
+}
+
+/// One slot of each segment is damaged, then, after a start, the other one.
+#[test]
+fn a_start_mends_the_headers_of_which_one_slot_is_damaged() {
+    let (content, model) = store();
+    for (first, second) in [(0, 4096), (4096, 0)] {
+        let mut damaged = content.clone();
+        damaged.chunks_mut(SEGMENT_BYTES_MIN as usize).for_each(|segment| segment[first + 40] ^= 1);
+        let (disk, opened) = opened(&damaged);
+        assert!(opened.is_ok());
+        let mut damaged = disk.image().remove(0).1;
+        damaged.chunks_mut(SEGMENT_BYTES_MIN as usize).for_each(|segment| segment[second] ^= 1);
+        assert!(!is_refused(&damaged, &model, "the other slot"), "{second}");
+    }
+}
+
+/// Two logs whose identities differ have the same records in the same places.
+#[test]
+fn a_record_of_another_log_is_no_record() {
+    let others =
+        [LogIdentity { engine: 4, ..identity() }, LogIdentity { store: 1 << 63, ..identity() }];
+    let made = [identity(), others[0], others[1]].map(|identity| {
+        let disk = Disk::new(1, &ManualClock::new(0));
+        let mut rig = Rig::new(disk.clone());
+        let made = rig.run(create_log(disk.folder("data"), identity, geometry()), |_| false);
+        made.expect("it is not cut off").expect("the disk is empty");
+        let options = LogOptions { identity, ..options(&disk, SyncMode::Always) };
+        let opened: Opened =
+            rig.run(open_log(options, Collected::default()), |_| false).expect("not cut off");
+        let (log, found) = opened.expect("it is empty");
+        let mut owner = Owner::over(rig, log, &found, SyncMode::Always, Model::default(), 5);
+        for _ in 0..3 {
+            owner.append(100, 0).expect("there is room");
+            owner.settle();
+        }
+        (disk.image().remove(0).1, owner.model.clone())
+    });
+    let [(own, model), others @ ..] = made;
+    for (other, _) in others {
+        for commit in (8192..SEGMENT_BYTES_MIN as usize).step_by(4096).take(3) {
+            assert_eq!(own[commit + 24..commit + 48], other[commit + 24..commit + 48], "alike");
+            let mut damaged = own.clone();
+            damaged[commit..commit + 4096].copy_from_slice(&other[commit..commit + 4096]);
+            let (_, opened) = opened(&damaged);
+            let records = opened.map_or(0, |(log, _)| log.next_sequence() - 1);
+            assert!(records < model.entries.len() as u64, "{records} at {commit}");
+        }
+    }
 }
 
 #[test]
@@ -205,7 +287,7 @@ fn a_write_that_goes_elsewhere_is_noticed_by_what_follows_it() {
         let planned = vec![PlannedFault { kind, number, forever: false, fault }];
         owner.rig.disk.set_plan(FaultPlan { planned, ..FaultPlan::default() });
         while owner.rig.disk.counts().misdirected_writes == 0 || owner.log.closed().count() < 3 {
-            owner.act();
+            owner.act(&mut |_, _| {});
             owner.pump(|_, _| {});
         }
         // A commit tells of those before it, and then there is the last one.

@@ -41,7 +41,7 @@ fn an_operation_that_fails_loses_nothing_that_was_acknowledged() {
                 if owner.rig.submitted > end {
                     break;
                 }
-                owner.act();
+                owner.act(&mut |_, _| {});
                 owner.pump(|_, _| {});
                 if owner.log.failure().is_some() {
                     let before = *writes.get_or_insert(owner.rig.writes);
@@ -75,7 +75,7 @@ fn a_start_that_fails_is_refused_by_name_and_the_next_one_finds_the_same() {
     let disk = disk_with_log(3);
     let mut owner = Owner::new(disk, SyncMode::Always, Model::default(), 3);
     for _ in 0..60 {
-        owner.act();
+        owner.act(&mut |_, _| {});
         owner.pump(|_, _| {});
     }
     owner.settle();

@@ -52,7 +52,7 @@ fn turn(io: &mut impl Files, log: &mut DurableLog) -> Vec<Completed> {
 
 fn keeps_its_records(mut io: impl Files) {
     let place = tempfile::tempdir().expect("a folder");
-    create_log(folder(place.path()), geometry())
+    create_log(folder(place.path()), identity(), geometry())
         .run(&mut io)
         .expect("it polls")
         .expect("it is empty");

@@ -1,6 +1,6 @@
 //! An owner of a log over a disk in memory, and what it knows of its records.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use kachel_io::{
     MemoryNet, Rng as _, SeededRng, Wait,
 };
 use kachel_log::{
-    AppendRefused, Completed, DurableLog, FoundRecord, Geometry, LogIdentity, LogOptions, Position,
-    ReadFault, Refusal, Replay, SEGMENT_BYTES_MIN, SegmentIndex, SyncMode, Task, UNIT_BYTES,
-    create_log, open_log,
+    AppendRefused, ClosedSegment, Completed, DurableLog, FoundRecord, Geometry, LogIdentity,
+    LogOptions, Position, ReadFault, Refusal, Replay, SEGMENT_BYTES_MIN, Scanned, SegmentIndex,
+    SegmentScan, SyncMode, Task, UNIT_BYTES, create_log, open_log,
 };
 use kachel_stdx::{DurableWord, Sequence};
 
@@ -36,13 +36,15 @@ pub(crate) struct Rig {
     pub(crate) last: &'static str,
     /// Writes and syncs that were submitted.
     pub(crate) writes: u64,
+    /// Syncs and durable writes that were submitted.
+    pub(crate) syncs: u64,
 }
 
 impl Rig {
     pub(crate) fn new(disk: Disk) -> Self {
         let mut memory = MemoryNet::new().open();
         memory.use_disk(&disk);
-        Self { disk, memory, submitted: 0, last: "", writes: 0 }
+        Self { disk, memory, submitted: 0, last: "", writes: 0, syncs: 0 }
     }
 
     pub(crate) fn submit(&mut self, operation: Box<FileOperation>) {
@@ -50,6 +52,13 @@ impl Rig {
         assert!(self.submitted < OPERATIONS_MAX, "it does not end");
         self.last = name(&operation.work);
         self.writes += u64::from(!matches!(operation.work, FileWork::Read(_)));
+        let is_durable = matches!(
+            operation.work,
+            FileWork::Write { durable: true, .. }
+                | FileWork::Sync { .. }
+                | FileWork::SyncFolder { .. }
+        );
+        self.syncs += u64::from(is_durable);
         self.memory.submit(operation).expect("there is room");
     }
 
@@ -156,7 +165,7 @@ pub(crate) fn open(disk: &Disk, mode: SyncMode) -> Task<Opened> {
 pub(crate) fn disk_with_log(seed: u64) -> Disk {
     let disk = Disk::new(seed, &ManualClock::new(0));
     let mut rig = Rig::new(disk.clone());
-    let made = rig.run(create_log(disk.folder("data"), geometry()), |_| false);
+    let made = rig.run(create_log(disk.folder("data"), identity(), geometry()), |_| false);
     made.expect("it is not cut off").expect("the disk is empty");
     disk
 }
@@ -172,6 +181,10 @@ pub(crate) struct Model {
     /// Freed, and being freed.
     gone: Vec<Range<u64>>,
     pub(crate) going: Vec<Range<u64>>,
+    /// Records that were appended again, with the sequence of the copy.
+    copies: BTreeMap<u64, u64>,
+    /// Records that are given up without a copy.
+    dead: BTreeSet<u64>,
 }
 
 impl Model {
@@ -197,6 +210,13 @@ impl Model {
                 return Err(format!("record {sequence} of {} is missing", next - 1));
             }
         }
+        for sequence in self.copies.keys().filter(|&&sequence| sequence < next) {
+            let mut at = sequence;
+            while !found.0.contains_key(at) && !self.dead.contains(at) {
+                let copy = self.copies.get(at);
+                at = copy.ok_or(format!("the copies of record {sequence} are missing"))?;
+            }
+        }
         if next <= self.acknowledged {
             return Err(format!(
                 "it ends before {next}, and {} is acknowledged",
@@ -212,6 +232,7 @@ impl Model {
             }
         }
         self.entries.retain(|&sequence, _| sequence < next);
+        self.copies.retain(|&sequence, &mut copy| sequence < next && copy < next);
         Ok(())
     }
 }
@@ -226,6 +247,10 @@ pub(crate) struct Owner {
     /// Commits that are not acknowledged, with the last sequence of each.
     waiting: VecDeque<(Sequence, u64)>,
     freeing: Vec<(SegmentIndex, Range<u64>)>,
+    /// A completed operation that is not the log's.
+    beside: Option<Box<FileOperation>>,
+    /// Segments that were freed after their records were copied.
+    pub(crate) collected: u64,
 }
 
 impl Owner {
@@ -249,7 +274,8 @@ impl Owner {
         // What the owner gets is durable.
         (model.acknowledged, model.written) = (log.next_sequence() - 1, 0);
         let dice = SeededRng::new(seed);
-        Self { rig, log, model, mode, dice, waiting: VecDeque::new(), freeing: Vec::new() }
+        let (waiting, freeing, beside) = Default::default();
+        Self { rig, log, model, mode, dice, waiting, freeing, beside, collected: 0 }
     }
 
     pub(crate) fn below(&mut self, end: u64) -> u64 {
@@ -269,21 +295,80 @@ impl Owner {
         Ok(appended.position)
     }
 
+    /// A closed segment, if there are several.
+    fn victim(&mut self) -> Option<ClosedSegment> {
+        let closed: Vec<_> = self.log.closed().collect();
+        (closed.len() > 1).then(|| closed[self.below(closed.len() as u64) as usize])
+    }
+
+    fn free(&mut self, ClosedSegment { segment, first, end }: ClosedSegment) {
+        self.freeing.push((segment, first..end));
+        self.model.going.push(first..end);
+        let is_copied = |sequence: &u64| self.model.copies.contains_key(sequence);
+        self.model.dead.extend((first..end).filter(|sequence| !is_copied(sequence)));
+        self.log.free(segment);
+    }
+
     /// Frees a closed segment, if there are several.
     pub(crate) fn free_one(&mut self) {
-        let closed: Vec<_> = self.log.closed().collect();
-        if closed.len() > 1 {
-            let victim = closed[self.below(closed.len() as u64) as usize];
-            self.freeing.push((victim.segment, victim.first..victim.end));
-            self.model.going.push(victim.first..victim.end);
-            self.log.free(victim.segment);
+        if let Some(victim) = self.victim() {
+            self.free(victim);
         }
     }
 
-    /// Does something that owners do.
-    pub(crate) fn act(&mut self) {
+    /// Collects the garbage of a closed segment, if there are several: appends two thirds of its
+    /// records again, and frees it at once.
+    ///
+    /// Errors: the segment cannot be read.
+    fn collect_one(&mut self, seen: &mut dyn FnMut(&Rig, &Model)) -> Result<(), Refusal> {
+        let Some(victim) = self.victim() else { return Ok(()) };
+        let mut scan = self.log.scan(victim.segment, 5);
+        loop {
+            match scan.record()? {
+                Scanned::Record(found) if found.sequence % 3 == 0 => scan.advance(),
+                Scanned::Record(found) => {
+                    let FoundRecord { kind, epoch, sequence, payload, .. } = found;
+                    match self.log.append(kind, epoch, &[payload], 0) {
+                        Ok(copy) => {
+                            let entry = (kind, epoch, payload.to_vec());
+                            self.model.entries.insert(copy.sequence, entry);
+                            self.model.copies.insert(sequence, copy.sequence);
+                            self.waiting.push_back((copy.commit, copy.sequence));
+                            scan.advance();
+                        }
+                        Err(AppendRefused::Wait) => drop(self.pump(&mut *seen)),
+                        Err(_) => return Ok(()),
+                    }
+                }
+                Scanned::Wait => self.go_on(&mut scan, &mut *seen),
+                Scanned::End => break,
+            }
+        }
+        self.free(victim);
+        self.collected += 1;
+        Ok(())
+    }
+
+    fn go_on(&mut self, scan: &mut SegmentScan, seen: impl FnMut(&Rig, &Model)) {
+        if let Some(operation) = scan.next_submission() {
+            self.rig.submit(operation);
+        }
+        self.pump(seen);
+        if let Some(operation) = self.beside.take() {
+            scan.complete(operation);
+        }
+    }
+
+    /// Does something that owners do. `seen`: see [`Self::pump`].
+    pub(crate) fn act(&mut self, seen: &mut dyn FnMut(&Rig, &Model)) {
         match self.below(20) {
-            0 | 1 => self.free_one(),
+            0 => self.free_one(),
+            1 => {
+                let collected = self.collect_one(seen);
+                let counts = self.rig.disk.counts();
+                let faults = counts.errors + counts.cancelled + counts.misdirected_writes;
+                assert!(collected.is_ok() || faults > 0, "{collected:?}");
+            }
             2 => self.log.sync(),
             3 => self.log.tend(u64::MAX),
             _ => {
@@ -307,6 +392,10 @@ impl Owner {
         }
         let mut completed = Vec::new();
         for operation in self.rig.completions() {
+            if !DurableLog::owns(&operation) {
+                self.beside = Some(operation);
+                continue;
+            }
             let done = self.log.complete(operation);
             if let Completed::Freed(segment) = done {
                 let at = self.freeing.iter().position(|(freed, _)| *freed == segment);

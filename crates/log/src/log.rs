@@ -110,6 +110,9 @@ pub struct DurableLog {
     /// The records below this sequence are written, and those below the second one durable.
     written: u64,
     synced: u64,
+    /// The leaders of a copy say that all records below this sequence are durable, because the copy
+    /// counts only then.
+    copied: u64,
     /// `None` while a sync is in flight.
     sync: Option<Box<FileOperation>>,
     /// What the sync in flight makes durable.
@@ -146,6 +149,7 @@ impl DurableLog {
             closing: None,
             written: next_sequence,
             synced: next_sequence,
+            copied: 0,
             sync: Some(FileOperation::new(SYNC_TOKEN)),
             syncing: 0,
             wanted: 0,
@@ -214,8 +218,15 @@ impl DurableLog {
         Ok(())
     }
 
+    /// Has records appended to the front of a segment that counts once the records below `end` are
+    /// durable in it.
+    pub(crate) fn begin_copy(&mut self, segment: SegmentIndex, generation: u64, end: u64) {
+        self.copied = end;
+        self.begin_segment(segment, generation);
+    }
+
     /// Has records appended to the front of a segment from now on.
-    pub(crate) fn begin_segment(&mut self, segment: SegmentIndex, generation: u64) {
+    fn begin_segment(&mut self, segment: SegmentIndex, generation: u64) {
         let first = self.commits.next_sequence();
         self.current = Some(OpenSegment { segment, generation, first });
         self.is_new = true;
@@ -255,7 +266,8 @@ impl DurableLog {
             }
             self.segments.prepare_next();
         }
-        self.commits.submit(self.synced, self.mode == SyncMode::Always)
+        let durable = self.synced.max(self.copied);
+        self.commits.submit(durable, self.mode == SyncMode::Always)
     }
 
     fn next_sync(&mut self) -> Option<Box<FileOperation>> {

@@ -387,7 +387,7 @@ impl<R: Replay> Recovery<R> {
         synced.map_err(|error| self.refused(0, Cause::Failed(error)))?;
         let first = plan.last.map_or(self.end, |(_, first)| first);
         let table = std::mem::take(&mut self.table);
-        let mut log = DurableLog::new(file, SyncMode::Always, durable, table, first);
+        let mut log = DurableLog::new(file, SyncMode::Os, durable, table, first);
         for used in &plan.empty {
             log.segments_mut().free(used.segment);
         }
@@ -427,7 +427,7 @@ impl<R: Replay> Recovery<R> {
         if log.lacks_space() {
             return Err(self.refused(start, Cause::NoSpace));
         }
-        log.begin_segment(target, generation);
+        log.begin_copy(target, generation, self.end);
         let mut walk = Walk::new(&self.file, from.segment, from.generation);
         while walk.sequence < Some(self.end) {
             match self.reader.step(&mut walk).await? {
@@ -443,6 +443,7 @@ impl<R: Replay> Recovery<R> {
                 Step::End => return Err(self.refused(walk.place(), Cause::Damaged(walk.sequence))),
             }
         }
+        log.sync();
         self.drive(log).await?;
         log.segments_mut().change(target, generation, State::Open, Purpose::Change);
         self.drive(log).await

@@ -8,3 +8,4 @@ mod failures;
 mod live;
 mod rig;
 mod small_files;
+mod starts;

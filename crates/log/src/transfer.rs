@@ -5,6 +5,10 @@
 //!
 //! Invariants, cited by number where they are asserted:
 //! - T1  An operation without progress is repeated at most [`ATTEMPTS_MAX`] times in a row.
+//! - T2  A lack of space heals if it can only be that of the operation: of a write that is not
+//!   durable, or that goes past the page cache. A durable write through the page cache may return
+//!   the error of earlier writes, which the kernel has given up and reports once. So it is a
+//!   failure, as it is in a sync.
 
 use kachel_io::{FileError, FileOperation, FileWork};
 
@@ -24,7 +28,7 @@ pub(crate) enum Progress {
     Part,
     /// A read has reached the end of the file.
     AtEnd,
-    /// There is no space for a write. It may be submitted again later.
+    /// There is no space for a write. It may be submitted again later (T2).
     NoSpace,
     /// The operation failed.
     Failed(FileError),
@@ -34,6 +38,10 @@ pub(crate) enum Progress {
 pub(crate) fn advance(operation: &mut FileOperation, attempts: &mut u8) -> Progress {
     let result = operation.result();
     let is_read = matches!(operation.work, FileWork::Read(_));
+    let heals = match &operation.work {
+        FileWork::Write { transfer, durable } => !durable || transfer.file.is_direct(), // T2
+        _ => false,
+    };
     let (FileWork::Read(transfer) | FileWork::Write { transfer, .. }) = &mut operation.work else {
         unreachable!("only transfers are done in part");
     };
@@ -47,7 +55,7 @@ pub(crate) fn advance(operation: &mut FileOperation, attempts: &mut u8) -> Progr
         Ok(done) if is_direct => done / alignment * alignment,
         Ok(done) => done,
         Err(error) if PASSING.contains(&error) => 0,
-        Err(FileError::NO_SPACE | QUOTA) if !is_read => return Progress::NoSpace,
+        Err(FileError::NO_SPACE | QUOTA) if heals => return Progress::NoSpace,
         Err(error) => return Progress::Failed(error),
     };
     *attempts = if done == 0 { *attempts + 1 } else { 0 };

@@ -21,8 +21,10 @@ fn plan(fault: Fault, number: u64, forever: bool) -> FaultPlan {
 
 /// What may fail without a latch.
 fn heals(disk: &Disk, fault: Fault) -> bool {
+    let counts = disk.counts();
     fault == Fault::Short
-        || fault == Fault::Error(FileError::NO_SPACE) && disk.counts().failed_syncs == 0
+        || fault == Fault::Error(FileError::NO_SPACE)
+            && (counts.failed_syncs, counts.direct_refused) == (0, 0)
 }
 
 #[test]
@@ -189,4 +191,58 @@ fn a_read_of_wrong_bytes_fails_or_returns_the_right_record() {
         }
     }
     assert!(failed > 60, "{failed} of 120");
+}
+
+/// The kernel reports writes of the page cache that found no space once, with the next durable
+/// write or sync. To write the bytes of that operation again would lose the others.
+#[test]
+fn a_lack_of_space_heals_unless_it_may_be_that_of_earlier_writes() {
+    for (mode, is_direct, is_header) in [
+        (SyncMode::Always, true, false),
+        (SyncMode::Always, true, true),
+        (SyncMode::Always, false, false),
+        (SyncMode::Always, false, true),
+        (SyncMode::Os, true, false),
+        (SyncMode::Os, true, true),
+        (SyncMode::Os, false, false),
+        (SyncMode::Os, false, true),
+    ] {
+        let disk = disk_with_log(9);
+        let refused = ChanceFault { kind: None, permille: 1000, fault: Fault::DirectRefused };
+        if !is_direct {
+            disk.set_plan(FaultPlan { chances: vec![refused], ..FaultPlan::default() });
+        }
+        let mut owner = Owner::new(disk.clone(), mode, Model::default(), 9);
+        disk.set_plan(FaultPlan::default());
+        while owner.log.closed().count() < 2 {
+            owner.append(3000, 0).ok();
+            owner.pump(|_, _| {});
+        }
+        owner.settle();
+        let fault = Fault::Error(FileError::NO_SPACE);
+        let kind = Some(FileWorkKind::Write);
+        let planned = vec![PlannedFault { kind, number: 1, forever: false, fault }];
+        disk.set_plan(FaultPlan { planned, ..FaultPlan::default() });
+        if is_header {
+            owner.free_one();
+        } else {
+            owner.append(3000, 0).expect("there is room");
+        }
+        owner.pump(|_, _| {});
+        let heals = is_direct || mode == SyncMode::Os && !is_header;
+        let what = format!("{mode:?}, direct {is_direct}, header {is_header}");
+        assert_eq!(
+            (owner.log.failure().is_none(), owner.log.lacks_space()),
+            (heals, heals),
+            "{what}"
+        );
+        if heals {
+            assert_eq!(owner.append(1, 0), Err(AppendRefused::NoSpace));
+            owner.log.tend(0);
+            owner.settle();
+        }
+        let model = owner.model.clone();
+        drop(owner);
+        Owner::new(disk.crash(1), mode, model, 9);
+    }
 }

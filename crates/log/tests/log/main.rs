@@ -5,6 +5,7 @@ mod checkpoints;
 mod crashes;
 mod damage;
 mod failures;
+mod large;
 mod live;
 mod rig;
 mod small_files;

@@ -359,6 +359,22 @@ impl Owner {
         }
     }
 
+    /// All records of a closed segment.
+    pub(crate) fn scan(&mut self, segment: SegmentIndex) -> Collected {
+        let mut scan = self.log.scan(segment, 5);
+        let mut found = Collected::default();
+        loop {
+            match scan.record().unwrap_or_else(|refusal| panic!("{refusal}")) {
+                Scanned::Record(record) => {
+                    found.record(record).expect("it takes all");
+                    scan.advance();
+                }
+                Scanned::Wait => self.go_on(&mut scan, |_, _| {}),
+                Scanned::End => return found,
+            }
+        }
+    }
+
     /// Does something that owners do. `seen`: see [`Self::pump`].
     pub(crate) fn act(&mut self, seen: &mut dyn FnMut(&Rig, &Model)) {
         match self.below(20) {

@@ -24,6 +24,7 @@
 //! - Tasks and scans may work beside the log at the same time, each with a number of its own.
 //! - To keep room for deletions and for the collection of garbage, stores are appended with the
 //!   most `spares`, and the collection with none.
+//! - To verify a log that is not open, it calls [`verify_log`] with an [`Inspector`].
 //! - It calls [`DurableLog::tend`] once a second, and at [`DurableLog::deadline_ns`].
 //!
 //! After each call, the owner submits every operation of [`DurableLog::next_submission`], in any
@@ -66,6 +67,7 @@ mod segments;
 mod small_file;
 mod task;
 mod transfer;
+mod verify;
 mod walk;
 
 pub use commits::Appended;
@@ -83,3 +85,4 @@ pub use root::{ROOT_FILE, Root};
 pub use scan::{Scanned, SegmentScan};
 pub use small_file::{SMALL_FILE_BYTES_MAX, read_file, replace_file};
 pub use task::{LOG_TOKEN, Task};
+pub use verify::{Inspector, verify_log};

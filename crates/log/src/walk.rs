@@ -94,6 +94,11 @@ impl Window {
         self.end = self.start;
     }
 
+    /// The most bytes that a read takes.
+    pub(crate) const fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Where the window begins in the file.
     pub(crate) const fn start(&self) -> u64 {
         self.start
@@ -289,5 +294,11 @@ impl Walk {
             *offset += UNIT_BYTES as u64; // W1
         }
         Ok(None)
+    }
+
+    /// Goes on with the commit at a place behind this one.
+    pub(crate) fn resume(&mut self, offset: u64) {
+        assert!(self.offset <= offset && offset <= self.segment_end, "W1");
+        (self.offset, self.commit_end, self.sequence) = (offset, offset, None);
     }
 }

@@ -13,6 +13,7 @@ use kachel_log::{
 use crate::rig::{
     Collected, Model, Opened, Owner, Rig, count, disk_with_log, geometry, identity, open, options,
 };
+use crate::verify::verify;
 
 /// A file with closed, freed and open segments, and what it has. Only the last commit may be lost.
 pub(crate) fn store() -> (Vec<u8>, Model) {
@@ -88,6 +89,8 @@ fn is_refused(content: &[u8], model: &Model, what: &str) -> bool {
             assert!(refusal.offset.is_some(), "{what}: {refusal}");
             assert!(!matches!(refusal.cause, Cause::Failed(_)), "{what}: {refusal}");
             assert!(disk.image()[0].1 == content, "{what}: it is as it was");
+            let (_, told) = verify(&disk);
+            assert!(!told.faults.is_empty(), "{what}: {refusal}, and nothing is named");
             true
         }
     }

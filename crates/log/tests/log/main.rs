@@ -10,3 +10,4 @@ mod live;
 mod rig;
 mod small_files;
 mod starts;
+mod verify;

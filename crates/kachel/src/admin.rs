@@ -187,7 +187,8 @@ impl TokenFile {
             self.text().map_err(|error| UnusableFile::unread(option, &self.path, &error))?;
         let refused = |why: &str| format!("{option} {}: {why}", self.path.display());
         if mode & MODE_OF_OTHERS != 0 {
-            return Err(refused("other users may use it; take that right away: chmod o=").into());
+            let why = "users other than its owner and group may use it; run chmod o= on it";
+            return Err(refused(why).into());
         }
         AdminToken::read(&text, self.key).map_err(|why| refused(why).into())
     }

@@ -225,7 +225,7 @@ impl Open {
         let mut lacking = None;
         let before = self.sockets.len();
         for &address in addresses {
-            let at = if kind == "TCP" { String::new() } else { format!("{kind} ") };
+            let at = if kind == "UDP" { "UDP " } else { "" };
             let at = format!("{at}{address}");
             let socket = match when_free(&at, || make(address)) {
                 Ok(socket) => socket,

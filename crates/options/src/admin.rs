@@ -162,7 +162,8 @@ impl AdminOptions {
         let message = if listen.is_local() {
             return Ok(());
         } else if !has_tls {
-            "the network could read along; use a loopback address or unix:PATH, or TLS (-Z)"
+            "anybody on the network could read the answers; use a loopback address or unix:PATH, \
+             or TLS (-Z)"
         } else if self.token_file.is_none() {
             "anybody could ask; use a loopback address or unix:PATH, or give --admin-token-file"
         } else {

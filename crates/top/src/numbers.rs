@@ -56,7 +56,11 @@ impl Numbers {
             }
             let mut words = line.splitn(3, |&byte| byte == b' ');
             if words.next() != Some(b"STAT") {
-                return Err(format!("the server answers: {}", printable(line, 60)));
+                let why = match line.starts_with(b"HTTP/") {
+                    true => "it speaks HTTP; an admin address begins with http://".into(),
+                    false => format!("the server answers: {}", printable(line, 60)),
+                };
+                return Err(why);
             }
             let (Some(name), Some(value)) = (words.next(), words.next()) else { continue };
             self.insert(name, value);
@@ -162,6 +166,8 @@ mod tests {
         let refusal = |answer: &[u8]| Numbers::default().take_stats(answer).expect_err("refused");
         let answer = b"CLIENT_ERROR unauthenticated\r\n";
         assert_eq!(refusal(answer), "the server answers: CLIENT_ERROR unauthenticated");
+        let of_http = refusal(b"HTTP/1.1 400 Bad Request\r\n");
+        assert_eq!(of_http, "it speaks HTTP; an admin address begins with http://");
         assert_eq!(refusal(b"\x1b[2J\xff\r\n"), "the server answers: \\x1b[2J\\xff");
         assert_eq!(refusal(b"STAT a 1\r\n"), "the answer to stats has no end");
         assert!(refusal(&[b'x'; 10_000]).len() < 100);

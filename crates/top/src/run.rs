@@ -92,7 +92,8 @@ fn once(mut view: View, target: Target) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         match told.recv_timeout(left) {
             Ok(Event::Answer(answer)) => {
-                let reading = read(answer).map_err(io::Error::other)?;
+                let of_server = |why| io::Error::other(format!("{}: {why}", view.address));
+                let reading = read(answer).map_err(of_server)?;
                 view.take(start.elapsed().as_secs_f64(), Ok(reading));
             }
             Ok(Event::Redraw | Event::End) => unreachable!("only answers are told here"),

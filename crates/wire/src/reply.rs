@@ -109,7 +109,8 @@ replies! {
     TooManyPrefixes = "SERVER_ERROR too many prefixes are being flushed",
     PrefixesUnsupported = "SERVER_ERROR this engine flushes no prefix",
     // 1.6.45 has no `observe`.
-    ObserveUsage = "CLIENT_ERROR usage: observe LIST on|off [noreply], or observe hash KEY",
+    ObserveUsage = "CLIENT_ERROR usage: observe hotkeys|curve|prefixes|all on|off [noreply], \
+        or observe hash KEY",
     ShutdownNotEnabled = "SERVER_ERROR: shutdown not enabled",
     // The parser does not know whether shutdown is enabled; the server answers `ShutdownNotEnabled`
     // instead of this if it is not, as 1.6.45 does.

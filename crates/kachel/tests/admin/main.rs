@@ -384,7 +384,7 @@ fn the_token_is_one_that_others_cannot_read_and_is_read_again() {
         ["serve", "--admin", "127.0.0.1:0", "--admin-token-file", path.to_str().expect("text")];
     let launch = Launch { called_as: "kachel", ..Launch::memcached(program, &options) };
     for (text, mode, why) in [
-        (TOKEN, 0o604, "other users may use it"),
+        (TOKEN, 0o604, "users other than its owner and group may use it"),
         ("short", 0o600, "at least 32 characters"),
         ("two\nlines, which are long enough", 0o600, "one line"),
     ] {

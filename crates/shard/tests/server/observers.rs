@@ -127,7 +127,8 @@ fn commands_that_are_wrong_switch_nothing() {
     let mut world = World::new(WorldOptions { udp: Some(1), ..WorldOptions::default() });
     let client = world.connect();
     let long = format!("observe hash {}", "k".repeat(251));
-    let usage = b"CLIENT_ERROR usage: observe LIST on|off [noreply], or observe hash KEY\r\n";
+    let usage = b"CLIENT_ERROR usage: observe hotkeys|curve|prefixes|all on|off [noreply], \
+        or observe hash KEY\r\n";
     for line in [
         "observe",
         "observe hotkeys",

@@ -54,7 +54,8 @@ pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
 pub use extensions::{BATCH_MAX, Evicted, Extensions, Lookup, Room};
 pub use guesses::ReadGuesses;
 pub use heap::{
-    HeapCommon, HeapEntry, HeapItem, HeapMap, HeapUpload, HeapValue, NoReader, bytes_of_put,
+    HeapCommon, HeapEntry, HeapItem, HeapMap, HeapPinned, HeapUpload, HeapValue, NoReader,
+    bytes_of_put,
 };
 pub use item::{Facts, ItemView, Wanted};
 pub use kachel_stdx::{DurableWord, Sequence};

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
-    EngineStats, Extensions, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead, Mark,
-    Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Room, Sequence,
-    Ticket, Verb, WalkStep, apply, bytes_of_put,
+    EngineStats, Extensions, HeapPinned, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead,
+    Mark, Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Room,
+    Sequence, Ticket, Verb, WalkStep, apply, bytes_of_put,
 };
 use kachel_host::{Level, log};
 use kachel_io::FileOperation;
@@ -349,7 +349,7 @@ impl Primitives for Rocks {
     type At = TheItem;
     type Item<'e> = &'e RocksItem;
     type Upload = HeapUpload;
-    type Pinned = HeapValue;
+    type Pinned = HeapPinned;
 
     fn options(&self) -> &EngineOptions {
         self.common.options()
@@ -451,24 +451,24 @@ impl Primitives for Rocks {
         self.has_leased
     }
 
-    fn pin(&self, TheItem: TheItem) -> HeapValue {
-        self.item(TheItem).value().clone()
+    fn pin(&self, TheItem: TheItem) -> HeapPinned {
+        self.common.heap().pin(self.item(TheItem).value())
     }
 }
 
 impl Engine for Rocks {
     type Upload = HeapUpload;
-    type Pinned = HeapValue;
+    type Pinned = HeapPinned;
     type Submission = Box<FileOperation>;
     type Completion = Box<FileOperation>;
-    type Reader = NoReader<HeapValue>;
+    type Reader = NoReader<HeapPinned>;
     type Common = RocksCommon;
 
     fn common(&self) -> RocksCommon {
         self.common.clone()
     }
 
-    fn reader(&self) -> NoReader<HeapValue> {
+    fn reader(&self) -> NoReader<HeapPinned> {
         NoReader::default()
     }
 
@@ -478,7 +478,7 @@ impl Engine for Rocks {
         block: &mut Block<'_, HeapUpload>,
         ticket: Option<Ticket>,
         now: &Now,
-    ) -> Answer<'e, HeapValue> {
+    ) -> Answer<'e, HeapPinned> {
         self.begin(now);
         self.in_use = ticket.map(|Ticket(ticket)| ticket);
         self.work_bytes += OPERATION_BYTES;

@@ -194,4 +194,8 @@ impl Common for RocksCommon {
     fn live_prefixes(&self) -> usize {
         self.prefixes().list.len()
     }
+
+    fn pinned_bytes(&self) -> u64 {
+        self.heap.pinned_bytes()
+    }
 }

@@ -61,6 +61,41 @@ impl Held {
     }
 }
 
+/// Shared bytes that never change, and what is dropped once nobody holds a piece of them any more.
+#[derive(Debug)]
+pub struct GuardedBytes<G> {
+    bytes: Arc<Box<[u8]>>,
+    _guard: G,
+}
+
+impl<G: Send + Sync + 'static> GuardedBytes<G> {
+    /// The bytes, with `guard`.
+    pub const fn new(bytes: Arc<Box<[u8]>>, guard: G) -> Self {
+        Self { bytes, _guard: guard }
+    }
+
+    /// All of the bytes.
+    pub fn all(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// A part of the bytes. While it is held, the guard lives.
+    pub fn hold(self: &Arc<Self>, range: std::ops::Range<usize>) -> Held {
+        let keeper: Arc<dyn Keeper> = Arc::<Self>::clone(self);
+        // SAFETY: shared bytes need no pin.
+        unsafe { Held::new(keeper, 0, (range.start, range.len())) }
+    }
+}
+
+// SAFETY: bytes behind an `Arc` never change, and `Held` keeps the keeper, which has the `Arc`.
+unsafe impl<G: Send + Sync> Keeper for GuardedBytes<G> {
+    fn bytes(&self, offset: usize, length: usize) -> &[u8] {
+        &self.bytes[offset..offset + length]
+    }
+
+    fn let_go(&self, _pin: u64) {}
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.keeper.let_go(self.pin); // I1

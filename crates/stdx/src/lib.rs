@@ -36,7 +36,7 @@ pub use flushed_prefixes::{
     TooManyPrefixes,
 };
 pub use gaps::Gaps;
-pub use held::{Held, Keeper};
+pub use held::{GuardedBytes, Held, Keeper};
 pub use json_text::{put_json_text, shows_itself};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,

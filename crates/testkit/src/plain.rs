@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
-    EngineStats, Extensions, HeapCommon, HeapItem, HeapMap, HeapUpload, HeapValue, ItemView, Key,
+    EngineStats, Extensions, HeapCommon, HeapItem, HeapMap, HeapPinned, HeapUpload, ItemView, Key,
     Mark, Needed, NoReader, NotYet, Now, OpenEngines, Opening, Operation, Primitives, Put, Refused,
     ScanCursor, ScanStep, Sequence, Ticket, WalkStep, apply,
 };
@@ -133,7 +133,7 @@ impl Primitives for Plain {
     type At = u64;
     type Item<'e> = &'e HeapItem;
     type Upload = HeapUpload;
-    type Pinned = HeapValue;
+    type Pinned = HeapPinned;
 
     fn options(&self) -> &EngineOptions {
         self.map.common().options()
@@ -206,24 +206,24 @@ impl Primitives for Plain {
         self.map.has_leased()
     }
 
-    fn pin(&self, at: u64) -> HeapValue {
-        self.item(at).value().clone()
+    fn pin(&self, at: u64) -> HeapPinned {
+        self.map.common().pin(self.item(at).value())
     }
 }
 
 impl Engine for Plain {
     type Upload = HeapUpload;
-    type Pinned = HeapValue;
+    type Pinned = HeapPinned;
     type Submission = Box<FileOperation>;
     type Completion = Box<FileOperation>;
-    type Reader = NoReader<HeapValue>;
+    type Reader = NoReader<HeapPinned>;
     type Common = HeapCommon;
 
     fn common(&self) -> HeapCommon {
         self.map.common().clone()
     }
 
-    fn reader(&self) -> NoReader<HeapValue> {
+    fn reader(&self) -> NoReader<HeapPinned> {
         NoReader::default()
     }
 
@@ -233,7 +233,7 @@ impl Engine for Plain {
         block: &mut Block<'_, HeapUpload>,
         ticket: Option<Ticket>,
         now: &Now,
-    ) -> Answer<'e, HeapValue> {
+    ) -> Answer<'e, HeapPinned> {
         self.cool();
         self.unreadable = ticket.and_then(|ticket| self.take(ticket));
         let (noted, durable) = (Arc::clone(&self.noted), Arc::clone(&self.durable));
@@ -326,7 +326,8 @@ impl Extensions for Plain {
 #[cfg(test)]
 mod tests {
     use kachel_engine::{
-        ClockOrigin, KeyHasher, LeaseOptions, Outcome, PutValue, Seeds, Ttl, Value, Verdict,
+        ClockOrigin, KeyHasher, LeaseOptions, Outcome, PutValue, ReadValue as _, Seeds, Ttl, Value,
+        Verdict,
     };
     use kachel_host::Budget;
     use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
@@ -479,15 +480,20 @@ mod tests {
         assert_eq!(verdicts[2], Verdict::NoMemory { found: true }, "a byte more than before");
         assert!(budget.overdrawn_bytes() > 0, "not by these");
         budget.refund(20_000);
-        let pinned = plain
-            .find(&hasher.key(b"1"), Needed::Value, &now())
-            .expect("it is in memory")
-            .map(|at| plain.pin(at));
+        let found = plain.find(&hasher.key(b"1"), Needed::Value, &now());
+        let at = found.expect("it is in memory").expect("it was stored");
+        assert_eq!(plain.common().pinned_bytes(), 0);
+        let (pinned, again) = (plain.pin(at), plain.pin(at));
+        assert_eq!(plain.common().pinned_bytes(), 9000, "the value counts once");
         plain.common().flush(&now()).expect("no disk");
         while plain.maintain(&now()) > 0 {}
         assert_eq!((plain.stats().items, budget.spent_bytes()), (0, 9000), "it is pinned");
-        drop(pinned);
-        assert_eq!(budget.spent_bytes(), 0);
+        let piece = pinned.hold_at(0);
+        drop((pinned, again));
+        let kept = (plain.common().pinned_bytes(), budget.spent_bytes());
+        assert_eq!((piece.byte_count(), kept), (9000, (9000, 9000)), "a piece keeps it");
+        drop(piece);
+        assert_eq!((plain.common().pinned_bytes(), budget.spent_bytes()), (0, 0));
     }
 
     /// The backend that carries the operations of an engine out, on a disk that completes them

@@ -13,16 +13,21 @@
 //!   between the two, and what is made of a flushed item is flushed.
 //! - I3  An engine is done with the flush of a prefix once a sweep that has begun after it is over.
 //!   The sweep gives the items that live on the generation of the flush.
+//! - I4  A value counts as pinned once, for as long as a pin of it, or a piece that came from one,
+//!   is there.
 
 mod map;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use kachel_host::Budget;
 use kachel_stdx::{
-    BytePrefix, FlushWord, FlushedPrefixes, Held, Place, Quiescence, Reader, TooManyPrefixes,
+    BytePrefix, FlushWord, FlushedPrefixes, GuardedBytes, Held, Place, Quiescence, Reader,
+    TooManyPrefixes,
 };
 
 use crate::change::{Mark, NoRoom, Put, PutValue, Side};
@@ -51,6 +56,8 @@ pub struct HeapCommon {
     flushes: Arc<FlushWord>,
     prefixes: Arc<FlushedPrefixes>,
     cores: Arc<Quiescence>,
+    /// Bytes of the values that are pinned (I4).
+    pinned_bytes: Arc<AtomicU64>,
 }
 
 impl HeapCommon {
@@ -69,6 +76,7 @@ impl HeapCommon {
             flushes: Arc::new(flushes),
             prefixes: Arc::new(FlushedPrefixes::new(opening.engines)),
             cores: Arc::new(Quiescence::new(usize::from(opening.cores) + READERS_BESIDE)),
+            pinned_bytes: Arc::default(),
         }
     }
 
@@ -96,6 +104,12 @@ impl HeapCommon {
         let mut charge = Charge::none(&self.budget);
         charge.add(bytes.len() as u64, u64::MAX).expect("an overdraft without a limit");
         HeapValue::new(bytes, charge)
+    }
+
+    /// Pins a value, which is sent later. Cost: an allocation.
+    #[must_use]
+    pub fn pin(&self, value: &HeapValue) -> HeapPinned {
+        HeapPinned::new(value, &self.pinned_bytes)
     }
 }
 
@@ -138,6 +152,10 @@ impl Common for HeapCommon {
 
     fn live_prefixes(&self) -> usize {
         self.prefixes.live()
+    }
+
+    fn pinned_bytes(&self) -> u64 {
+        self.pinned_bytes.load(Relaxed)
     }
 }
 
@@ -183,16 +201,25 @@ impl Drop for Charge {
     }
 }
 
-/// A value on the heap, and a handle by which it is sent. Clones are the same value.
+/// A value on the heap. Clones are the same value.
 #[derive(Clone, Debug)]
 pub struct HeapValue {
     bytes: Arc<Box<[u8]>>,
-    charge: Arc<Charge>,
+    stored: Arc<StoredValue>,
+}
+
+/// What all handles of a value share.
+#[derive(Debug)]
+struct StoredValue {
+    charge: Charge,
+    /// The pins of the value.
+    pins: AtomicU64,
 }
 
 impl HeapValue {
     fn new(bytes: Box<[u8]>, charge: Charge) -> Self {
-        Self { bytes: Arc::new(bytes), charge: Arc::new(charge) }
+        let stored = StoredValue { charge, pins: AtomicU64::new(0) };
+        Self { bytes: Arc::new(bytes), stored: Arc::new(stored) }
     }
 
     /// The bytes of the value.
@@ -207,22 +234,54 @@ impl HeapValue {
 
     /// The bytes that are refunded when this handle is dropped.
     fn freed_bytes(&self) -> u64 {
-        if Arc::strong_count(&self.charge) == 1 { self.charge.bytes } else { 0 }
+        if Arc::strong_count(&self.stored) == 1 { self.stored.charge.bytes } else { 0 }
     }
 }
 
-impl ReadValue for HeapValue {
+/// A pinned value on the heap, which is sent from where it is. It is charged, and counts as pinned,
+/// until the last piece of it is sent (I1, I4).
+#[derive(Debug)]
+pub struct HeapPinned(Arc<GuardedBytes<Pin>>);
+
+/// The count of a pinned value.
+#[derive(Debug)]
+struct Pin {
+    value: HeapValue,
+    pinned_bytes: Arc<AtomicU64>,
+}
+
+impl HeapPinned {
+    fn new(value: &HeapValue, pinned_bytes: &Arc<AtomicU64>) -> Self {
+        let pin = Pin { value: value.clone(), pinned_bytes: Arc::clone(pinned_bytes) };
+        if value.stored.pins.fetch_add(1, Relaxed) == 0 {
+            pinned_bytes.fetch_add(value.len() as u64, Relaxed); // I4
+        }
+        Self(Arc::new(GuardedBytes::new(Arc::clone(&value.bytes), pin)))
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let Self { value, pinned_bytes } = self;
+        if value.stored.pins.fetch_sub(1, Relaxed) == 1 {
+            let before = pinned_bytes.fetch_sub(value.len() as u64, Relaxed);
+            debug_assert!(before >= value.len() as u64, "I4: it was counted");
+        }
+    }
+}
+
+impl ReadValue for HeapPinned {
     fn total_bytes(&self) -> usize {
-        self.bytes.len()
+        self.0.all().len()
     }
 
     fn piece_at(&self, offset: usize) -> &[u8] {
-        let rest = &self.bytes[offset..];
+        let rest = &self.0.all()[offset..];
         &rest[..rest.len().min(PIECE_BYTES_MAX)]
     }
 
     fn hold_at(&self, offset: usize) -> Held {
-        Held::shared(&self.bytes, offset..offset + self.piece_at(offset).len())
+        self.0.hold(offset..offset + self.piece_at(offset).len())
     }
 }
 

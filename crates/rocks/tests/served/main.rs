@@ -174,6 +174,48 @@ fn a_large_value_waits_for_memory_and_is_not_refused() {
     });
 }
 
+/// The bytes of values that are being sent, as the server tells them.
+fn pinned_bytes(bench: &mut Bench) -> u64 {
+    let stats = bench.ask("stats kachel\r\n");
+    let found = stats.lines().find_map(|line| line.strip_prefix("STAT kachel_pinned_bytes "));
+    found.expect("it is told").parse().expect("a number")
+}
+
+#[test]
+fn clients_that_do_not_read_pin_a_quarter_of_memory_at_most() {
+    const READERS: usize = 40;
+    const VALUE_BYTES: usize = 900_000;
+    const QUARTER_BYTES: u64 = 16 << 20;
+    with_both(|bench| {
+        bench.start(2);
+        let value = "v".repeat(VALUE_BYTES);
+        for number in 0..READERS {
+            bench.expect(&format!("set k{number} 0 0 {VALUE_BYTES}\r\n{value}\r\n"), "STORED\r\n");
+        }
+        assert_eq!(pinned_bytes(bench), 0);
+        let readers: Vec<_> = (0..READERS).map(|_| bench.client()).collect();
+        for (number, reader) in readers.iter().enumerate() {
+            reader.stall();
+            reader.write(format!("get k{number}\r\n").as_bytes());
+        }
+        bench.expect("get none\r\n", "END\r\n");
+        assert!(pinned_bytes(bench) > 2 * QUARTER_BYTES - (4 << 20));
+        (0..READERS).for_each(|_| bench.pass(1));
+        let closed = readers.iter().filter(|reader| reader.is_closed()).count();
+        assert!((READERS / 3..READERS).contains(&closed), "{closed} are closed");
+        let behind = pinned_bytes(bench);
+        assert!((QUARTER_BYTES / 2..=QUARTER_BYTES).contains(&behind), "{behind} bytes are pinned");
+        // Nothing is lost for the others, and nothing stays pinned.
+        for (number, reader) in readers.iter().enumerate().filter(|(_, one)| !one.is_closed()) {
+            reader.allow_all();
+            bench.pass(0);
+            let head = format!("VALUE k{number} 0 {VALUE_BYTES}\r\n");
+            assert_eq!(reader.read().len(), head.len() + VALUE_BYTES + "\r\nEND\r\n".len());
+        }
+        assert_eq!(pinned_bytes(bench), 0);
+    });
+}
+
 /// What was read before a flush is out of date when the request that waits for it is executed.
 #[test]
 fn a_flush_counts_that_has_overtaken_the_read_of_a_key() {

@@ -234,6 +234,9 @@ pub trait Common: Clone + Send + Sync + 'static {
     /// A large value that is being received.
     type Upload: ReceiveValue;
 
+    /// Whether the core that flushes waits for a disk.
+    const FLUSH_WAITS: bool = false;
+
     /// The options with which the engines were started.
     fn options(&self) -> &EngineOptions;
 

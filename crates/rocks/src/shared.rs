@@ -149,6 +149,8 @@ impl RocksCommon {
 impl Common for RocksCommon {
     type Upload = HeapUpload;
 
+    const FLUSH_WAITS: bool = true;
+
     fn options(&self) -> &EngineOptions {
         self.heap.options()
     }

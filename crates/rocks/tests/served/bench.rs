@@ -133,6 +133,11 @@ impl Bench {
         self.start(shards);
     }
 
+    /// Lets each core make one tick.
+    pub(crate) fn turn(&mut self) {
+        self.world.as_mut().expect("it runs").turn();
+    }
+
     /// Lets seconds pass.
     pub(crate) fn pass(&mut self, seconds: u64) {
         let world = self.world.as_mut().expect("it runs");

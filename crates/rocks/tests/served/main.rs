@@ -18,6 +18,30 @@ fn with_both(test: impl Fn(&mut Bench)) {
     }
 }
 
+/// A flush stops the core for a sync, so the other clients have their turns in between.
+#[test]
+fn a_turn_has_one_flush() {
+    const FLUSHES: usize = 10;
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(1);
+    let binary_flush = [&[0x80, 8], &[0; 22][..]].concat();
+    let text = ["flush_all\r\n", "flush_all 9\r\n", "flush_prefix p\r\n"].map(str::as_bytes);
+    for request in text.into_iter().chain([&binary_flush[..]]) {
+        let busy = bench.client();
+        bench.pass(0);
+        busy.write(&request.repeat(FLUSHES));
+        let reply_bytes = if request[0] == 0x80 { 24 } else { "OK\r\n".len() };
+        let mut flushed = 0;
+        for _ in 0..2 * FLUSHES {
+            bench.turn();
+            let replies = busy.read().len() / reply_bytes;
+            assert!(replies <= 1, "{replies} flushes of {} in a turn", request.escape_ascii());
+            flushed += replies;
+        }
+        assert_eq!(flushed, FLUSHES);
+    }
+}
+
 #[test]
 fn every_verb_is_answered_and_survives_a_restart() {
     with_both(|bench| {

@@ -9,7 +9,7 @@
 //!   parked requests of their connection are answered. So the requests of a connection take effect
 //!   in order.
 
-use kachel_engine::{Common as _, Engine, FlushFailed, PrefixRefused};
+use kachel_engine::{Common, Engine, FlushFailed, PrefixRefused};
 use kachel_io::Peer;
 use kachel_net::{ClientIndex, CloseReason, Connection, ConnectionIndex};
 use kachel_stdx::BytePrefix;
@@ -70,12 +70,21 @@ const fn is_silent(admin: &Admin<'_>) -> bool {
 }
 
 /// What a request counts as (`cores/work`, W1). One that switches observers, or asks for what those
-/// of all cores have noted, may take as long as a turn, and longer on a machine of many cores.
-pub(crate) fn work_bytes(request: &Request<'_>) -> u64 {
-    let topic = match request {
-        Request::Admin(Admin::Observe { .. }) => return TURN_BYTES_MAX,
-        Request::Admin(Admin::Stats { topic }) => stats_topic(topic),
-        Request::BinaryAdmin { admin: Admin::Stats { topic }, .. } => binary_stats_topic(topic),
+/// of all cores have noted, may take as long as a turn, and longer on a machine of many cores. So
+/// does a flush that waits for the disk.
+pub(crate) fn work_bytes<C: Common>(request: &Request<'_>) -> u64 {
+    let (admin, is_binary) = match request {
+        Request::Admin(admin) => (admin, false),
+        Request::BinaryAdmin { admin, .. } => (admin, true),
+        _ => return REQUEST_BYTES,
+    };
+    let topic = match admin {
+        Admin::Observe { .. } => return TURN_BYTES_MAX,
+        Admin::FlushAll { .. } | Admin::FlushPrefix { .. } if C::FLUSH_WAITS => {
+            return TURN_BYTES_MAX;
+        }
+        Admin::Stats { topic } if is_binary => binary_stats_topic(topic),
+        Admin::Stats { topic } => stats_topic(topic),
         _ => return REQUEST_BYTES,
     };
     match topic {

@@ -300,7 +300,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                             self.wait(index, Waiting::Answers);
                             return false;
                         }
-                        self.advance_unstaged(index, line_bytes, work_bytes(request));
+                        self.advance_unstaged(index, line_bytes, work_bytes::<E::Common>(request));
                     }
                     true
                 }

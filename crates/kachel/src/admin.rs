@@ -15,12 +15,14 @@
 //!   asked to end. Load does not change that.
 //! - A2  The shards are probed only while they must make ticks: not before they serve clients, and
 //!   not while they end.
+//! - A3  From [`Progress::end`] on, nothing here keeps an engine: an engine with files closes them
+//!   when it is dropped, which is before the process ends.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use kachel_admin::{ADMIN_TOKEN_BYTES_MAX, AdminAddress, AdminListener, AdminSource, AdminToken};
 use kachel_host::UnusableFile;
@@ -57,8 +59,8 @@ pub(crate) struct Progress(Arc<Steps>);
 
 #[derive(Default)]
 struct Steps {
-    /// The shards, once they serve clients.
-    serving: OnceLock<LiveShards>,
+    /// The shards, while they serve clients (A2, A3).
+    serving: RwLock<Option<LiveShards>>,
     draining: AtomicBool,
     ending: AtomicBool,
     /// What the live page shows.
@@ -68,22 +70,35 @@ struct Steps {
 impl Progress {
     /// The shards serve clients from now on.
     pub(crate) fn serve(&self, shards: LiveShards) {
-        let is_first = self.0.serving.set(shards).is_ok();
-        assert!(is_first, "a process serves once");
+        let before = self.replace_shards(Some(shards));
+        assert!(before.is_none(), "a process serves once");
     }
 
     /// Clients should go elsewhere from now on, but are served. The process may be asked to end
     /// once more. `false` if a shard has failed, so that the process must end.
     pub(crate) fn begin_drain(&self) -> bool {
-        let shards = self.0.serving.get().expect("it serves");
         self.0.draining.store(true, Ordering::Relaxed);
-        shards.shared.allow_end();
-        !shards.failed.load(Ordering::Relaxed)
+        let may_drain = self.with_shards(|shards| {
+            shards.shared.allow_end();
+            !shards.failed.load(Ordering::Relaxed)
+        });
+        may_drain.expect("it serves")
     }
 
-    /// The shards end from now on.
+    /// The shards end from now on. Waits for an answer of the admin address that reads them.
     pub(crate) fn end(&self) {
         self.0.ending.store(true, Ordering::Relaxed);
+        drop(self.replace_shards(None)); // A3
+    }
+
+    fn replace_shards(&self, shards: Option<LiveShards>) -> Option<LiveShards> {
+        let mut serving = self.0.serving.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *serving, shards)
+    }
+
+    /// Calls `ask` with the shards, while each of them must make ticks (A2).
+    fn with_shards<T>(&self, ask: impl FnOnce(&LiveShards) -> T) -> Option<T> {
+        self.0.serving.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(ask)
     }
 
     /// How far the process is.
@@ -93,51 +108,44 @@ impl Progress {
             ServePhase::Ending
         } else if draining.load(Ordering::Relaxed) {
             ServePhase::Draining
-        } else if serving.get().is_none() {
+        } else if serving.read().unwrap_or_else(PoisonError::into_inner).is_none() {
             ServePhase::Starting
         } else {
             ServePhase::Serving
         }
-    }
-
-    /// The shards, while each of them must make ticks (A2).
-    fn shards(&self) -> Option<&LiveShards> {
-        self.0.serving.get().filter(|_| !self.0.ending.load(Ordering::Relaxed))
     }
 }
 
 impl AdminSource for Progress {
     fn metrics(&self, stopped_shards: usize, to: &mut Vec<u8>) {
         // Before it serves, and while it ends, the server tells no counters.
-        let shards = self.shards();
+        let metrics = self.with_shards(|shards| (shards.metrics)());
         let is_ready = self.not_ready().is_none();
-        let process = process_metrics(is_ready, stopped_shards, shards.is_some());
+        let process = process_metrics(is_ready, stopped_shards, metrics.is_some());
         to.extend_from_slice(process.as_bytes());
-        if let Some(shards) = shards {
-            to.extend_from_slice((shards.metrics)().as_bytes());
-        }
+        to.extend_from_slice(metrics.unwrap_or_default().as_bytes());
     }
 
     fn ticks(&self, ticks: &mut Vec<u64>) {
         ticks.clear();
-        let counters = self.shards().map(|shards| &shards.shared.totals.cores);
-        ticks.extend(counters.into_iter().flatten().map(|core| core.ticks.value()));
+        self.with_shards(|shards| {
+            let cores = &shards.shared.totals.cores;
+            ticks.extend(cores.iter().map(|core| core.ticks.value()));
+        });
     }
 
     fn wake(&self, shard: usize) {
-        if let Some(shards) = self.shards() {
-            shards.wakers[shard].wake();
-        }
+        self.with_shards(|shards| shards.wakers[shard].wake());
     }
 
     fn sample(&self, stopped: &[usize]) {
-        if let Some(shards) = self.shards() {
-            self.0.page.note((shards.reading)(), stopped);
+        if let Some(reading) = self.with_shards(|shards| (shards.reading)()) {
+            self.0.page.note(reading, stopped);
         }
     }
 
     fn now(&self, to: &mut Vec<u8>) {
-        let observed = || self.shards().map(|shards| (shards.observed)()).unwrap_or_default();
+        let observed = || self.with_shards(|shards| (shards.observed)()).unwrap_or_default();
         to.extend_from_slice(self.0.page.now(self.phase(), observed).as_bytes());
     }
 

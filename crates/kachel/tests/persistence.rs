@@ -240,6 +240,28 @@ fn what_was_acknowledged_is_there_after_the_process_was_killed() {
 }
 
 #[test]
+fn a_server_that_ends_closes_its_databases() {
+    let (place, fake) = (tempfile::tempdir().expect("a folder"), FakeRocksdb::build(None));
+    let library = format!("KACHEL_TEST_ROCKSDB={}", fake.path().display());
+    for admin in [&[][..], &["--admin", "127.0.0.1:0"]] {
+        let data = place.path().join(admin.len().to_string());
+        let folder = data.to_str().expect("UTF-8");
+        let options =
+            [&["serve", "-t", "2", "--engine", "rocksdb", "--data", folder], admin].concat();
+        let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+        let under = ["env", &library];
+        let launch = Launch::memcached(program, &options);
+        let mut server = Launch { called_as: "kachel", under: &under, ..launch }.start();
+        assert_eq!(server.connect().ask("set a 0 0 1\r\n1\r\n", "\r\n"), "STORED\r\n");
+        server.signal(rustix::process::Signal::TERM);
+        assert!(server.process.wait().expect("its end").success());
+        for engine in ["engine-0000", "engine-0001"] {
+            assert!(data.join(engine).join("closed").exists(), "{engine} with {admin:?}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_served_is_named() {
     let place = tempfile::tempdir().expect("a folder");
     let data = place.path().join("data");

@@ -161,9 +161,7 @@ impl Rocks {
         if let Some(ticket) = self.in_use.take() {
             self.fetches.release(ticket); // E3
         }
-        if self.common.has_failed() && !self.durable.has_failed() {
-            self.durable.fail(); // E2
-        }
+        self.note_failed_flush();
         self.filter.note_time(self.common.seconds().to_unix(now.second));
         if self.counts.second != now.second {
             self.counts = Counts { second: now.second, are_wanted: true };
@@ -179,6 +177,13 @@ impl Rocks {
         }
         if self.durable.has_failed() {
             self.pending.fail();
+        }
+    }
+
+    /// Takes note of a flush that could not be written (E2).
+    fn note_failed_flush(&mut self) {
+        if self.common.has_failed() && !self.durable.has_failed() {
+            self.durable.fail();
         }
     }
 
@@ -286,7 +291,7 @@ impl Rocks {
         let Task::Write { batch, counts, syncs } = task else { unreachable!("the caller looked") };
         match failure {
             Some(failure) => self.fail("write", &failure),
-            None if self.durable.has_failed() => {} // A sync has failed meanwhile.
+            None if self.durable.has_failed() => {} // A sync or a flush has failed meanwhile (E2).
             None => {
                 self.pending.committed(&batch);
                 self.durable.advance(batch.sequence);
@@ -520,6 +525,7 @@ impl Engine for Rocks {
     }
 
     fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        self.note_failed_flush();
         let has_failed = self.durable.has_failed();
         if !has_failed && let Some(batch) = self.pending.take_batch() {
             // The note about tokens is durable in every mode: no token may come back.
@@ -547,6 +553,7 @@ impl Engine for Rocks {
     }
 
     fn complete(&mut self, mut done: Box<FileOperation>, ready: &mut impl FnMut(u64)) {
+        self.note_failed_flush();
         let Completed { task, failure } = RocksCall::completed(&mut done);
         match task {
             Task::Write { .. } => self.written(task, failure, ready),

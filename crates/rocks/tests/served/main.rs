@@ -322,6 +322,24 @@ fn a_flush_that_cannot_be_written_is_made_and_ends_all_changes() {
     }
 }
 
+/// The batch was begun before the flush, and ends after it.
+#[test]
+fn a_change_under_way_when_a_flush_fails_is_not_acknowledged() {
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(1);
+    bench.expect("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    bench.disk_that_takes(1_000_000_000);
+    let other = bench.client();
+    bench.send("set a 0 0 1\r\n2\r\n");
+    bench.pass(0); // The write begins.
+    bench.refuse_flushes();
+    other.write(b"flush_all\r\n");
+    bench.pass(0);
+    assert_eq!(other.read(), b"SERVER_ERROR disk error\r\n");
+    assert_eq!(bench.ask(""), "", "its client does not know");
+    assert!(bench.is_closed());
+}
+
 #[test]
 fn a_sync_that_fails_ends_all_changes_and_one_of_an_interval_comes_in_time() {
     let mut bench = Bench::with(Kind::Fake, RocksSync::Interval(500_000_000));

@@ -71,6 +71,8 @@ pub(crate) struct Page {
 /// How a database is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct DatabaseOptions {
+    /// Whether a database that is not there is made.
+    pub(crate) creates: bool,
     /// Bytes of each buffer for writes. There are two.
     pub(crate) write_buffer_bytes: usize,
     /// The operator's options, as RocksDB writes them: `name=value;name=value`.
@@ -144,7 +146,7 @@ impl fmt::Debug for Database {
 }
 
 impl Database {
-    /// Opens the database in a folder, which is created if it is not there.
+    /// Opens the database in a folder.
     ///
     /// Errors: RocksDB's sentence.
     pub(crate) fn open(
@@ -379,7 +381,7 @@ fn options_of(
         // - the text ends with a zero byte and lives through the call; so do the options.
         unsafe { (l.options_read)(ours.get(), text.as_ptr(), all.get(), error) }
     })?;
-    (l.set_create)(all.get(), 1);
+    (l.set_create)(all.get(), options.creates.into());
     Ok(all)
 }
 

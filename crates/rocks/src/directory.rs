@@ -1,7 +1,7 @@
 //! The data directory: the root file that says what is in it, the lock that one process holds, and
 //! the file of the flushes.
 //!
-//! Upstream:   `opener` opens the directory; `shared` writes each flush.
+//! Upstream:   `opener` opens the directory, and finishes a new one; `shared` writes each flush.
 //! Downstream: the file system.
 //!
 //! ```text
@@ -11,11 +11,20 @@
 //! DIR/engine-0000/   the database of the first engine
 //! ```
 //!
+//! A new directory is made in this order. The root file gets its name last, so a start that was
+//! killed before leaves no store, and the next start begins again.
+//!
+//! ```text
+//! kachel.lock --> kachel.root.new --> engine-0000, ... --> kachel.flush --> kachel.root
+//! ```
+//!
 //! Invariants:
 //! - Y1  A directory that cannot be opened stays as it is.
 //! - Y2  Each of the files is replaced as a whole: it is durable under another name before it gets
 //!   its own, and its name is durable before the call returns.
 //! - Y3  One process at a time has the directory open.
+//! - Y4  A directory with a root file has all of its parts, and their names are durable. If a part
+//!   is missing, the directory is refused: a part that was made anew would be empty.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
@@ -23,11 +32,20 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kachel_engine::PARTITIONS;
+
 const ROOT: &str = "kachel.root";
 const LOCK: &str = "kachel.lock";
 const FLUSH: &str = "kachel.flush";
-/// The end of the name of a file that does not have its own name yet.
-const NEW: &str = "new";
+/// The root file of a directory that is not finished, and the next file of the flushes (Y2).
+const NEW_ROOT: &str = "kachel.root.new";
+const NEW_FLUSH: &str = "kachel.flush.new";
+/// What a file system has in its own folder.
+const OF_FILE_SYSTEM: &str = "lost+found";
+/// The beginning of the name of an engine's folder. Its number has four digits.
+const FOLDER: &str = "engine-";
+/// The file that each database of RocksDB has, from its making on.
+const DATABASE: &str = "CURRENT";
 /// The first line of the root file.
 const FORMAT: &str = "kachel data, format 1";
 /// What the root file says about the engines.
@@ -48,6 +66,8 @@ pub(crate) const DIRECTORY_FILES_MAX: u64 = 3;
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
+    /// Whether it has no root file yet.
+    is_new: bool,
     /// Y3.
     _lock: File,
 }
@@ -67,21 +87,29 @@ fn refused(path: &Path, why: impl std::fmt::Display) -> io::Error {
 }
 
 /// The number of engines that a directory was made for. `None` if there is no directory yet, or
-/// nothing in it.
+/// nothing in it but what a start of ours has left that was killed.
 ///
 /// Errors: it is another program's, or another engine's, or another version's.
 pub(crate) fn engines_of(path: &Path) -> io::Result<Option<u16>> {
-    let text = match fs::symlink_metadata(path.join(ROOT)) {
-        Ok(found) if found.len() <= ROOT_BYTES_MAX => fs::read_to_string(path.join(ROOT)),
+    match root_text(path, ROOT)? {
+        Some(text) => engines_in(&text).map(Some).map_err(|why| refused(path, why)),
+        None => match first_foreign(path)? {
+            None => Ok(None),
+            Some(name) => Err(refused(path, format_args!("has {name} and no {ROOT}"))),
+        },
+    }
+}
+
+/// The text of a root file. `None` if there is none.
+fn root_text(path: &Path, name: &str) -> io::Result<Option<String>> {
+    let text = match fs::symlink_metadata(path.join(name)) {
+        Ok(found) if found.len() <= ROOT_BYTES_MAX => fs::read_to_string(path.join(name)),
         Ok(_) => return Err(refused(path, "the root file is damaged")),
         Err(error) => Err(error),
     };
     match text {
-        Ok(text) => engines_in(&text).map(Some).map_err(|why| refused(path, why)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => match first_foreign(path)? {
-            None => Ok(None),
-            Some(name) => Err(refused(path, format_args!("has {name} and no {ROOT}"))),
-        },
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(refused(path, error)),
     }
 }
@@ -99,24 +127,58 @@ fn engines_in(text: &str) -> Result<u16, String> {
         return Err(format!("is of another engine ({engine:?}; asked for is {ENGINE:?})"));
     }
     let number = engines.strip_prefix("engines ").and_then(|number| number.parse().ok());
-    number.filter(|&number| number > 0).ok_or_else(|| "the root file is damaged".to_owned())
+    let is_possible = |number: &u16| (1..=PARTITIONS).contains(&u32::from(*number));
+    number.filter(is_possible).ok_or_else(|| "the root file is damaged".to_owned())
 }
 
-/// A name in a directory that no start of ours leaves there before there is a root file.
+/// Whether a folder has the name of an engine's folder.
+fn is_folder_of_engine(name: &str) -> bool {
+    let digits = name.strip_prefix(FOLDER).filter(|digits| digits.len() == 4);
+    let number = digits.and_then(|digits| digits.parse::<u32>().ok());
+    number.is_some_and(|number| number < PARTITIONS)
+}
+
+/// A name in a directory without a root file that no start of ours leaves there. Only a start that
+/// has a new root file makes the other parts.
 fn first_foreign(path: &Path) -> io::Result<Option<String>> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(refused(path, error)),
     };
+    let is_begun = root_text(path, NEW_ROOT)?.is_some_and(|text| engines_in(&text).is_ok());
     for entry in entries {
         let name = entry.map_err(|error| refused(path, error))?.file_name();
         let name = name.to_string_lossy().into_owned();
-        if name != LOCK && !name.ends_with(NEW) {
+        let is_ours = match &name[..] {
+            LOCK | NEW_ROOT | OF_FILE_SYSTEM => true,
+            FLUSH | NEW_FLUSH => is_begun,
+            other => is_begun && is_folder_of_engine(other),
+        };
+        if !is_ours {
             return Ok(Some(name));
         }
     }
     Ok(None)
+}
+
+/// Makes a folder, and those above it, which nobody else may enter. Their names are durable then.
+fn make_folder(path: &Path) -> io::Result<()> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let above = above.unwrap_or_else(|| Path::new("."));
+    let make = || DirBuilder::new().mode(0o700).create(path);
+    let made = match make() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_folder(above)?;
+            make()
+        }
+        made => made,
+    };
+    match made {
+        Ok(()) => File::open(above)?.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Takes a lock. While it is held, tries again for at most [`RELEASE_MAX`].
@@ -133,18 +195,14 @@ fn hold(lock: &File) -> Result<(), TryLockError> {
 }
 
 impl Directory {
-    /// Opens the directory for `engines` engines. If there is none, it is made for them.
+    /// Opens the directory for `engines` engines. If there is none, begins to make it for them:
+    /// [`Self::finish`] ends that.
     ///
-    /// Errors: another process has it open, or it is not for these engines (Y1).
+    /// Errors: another process has it open, it is not for these engines, or a part of it is missing
+    /// (Y1, Y4).
     pub(crate) fn open(path: &Path, engines: u16) -> io::Result<Self> {
-        let found = engines_of(path)?;
-        if let Some(found) = found.filter(|&found| found != engines) {
-            let why = format!("was made for {found} engines, and is opened for {engines}");
-            return Err(refused(path, why));
-        }
-        // Nobody else may read the items.
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(|error| refused(path, error))?;
+        is_made_for(path, engines)?; // Y1: before the lock is made.
+        make_folder(path).map_err(|error| refused(path, error))?;
         let lock = File::options().write(true).create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|error| refused(path, error))?;
         match hold(&lock) {
@@ -154,25 +212,59 @@ impl Directory {
             }
             Err(TryLockError::Error(error)) => return Err(refused(path, error)),
         }
-        let directory = Self { path: path.to_owned(), _lock: lock };
-        if found.is_none() {
+        // Another process may have made it before it gave the lock back.
+        let is_new = !is_made_for(path, engines)?;
+        let directory = Self { path: path.to_owned(), is_new, _lock: lock };
+        if is_new {
             let root = format!("{FORMAT}\n{ENGINE}\nengines {engines}\n");
-            directory.replace(ROOT, &root).map_err(|error| refused(path, error))?;
+            directory.write(NEW_ROOT, &root).map_err(|error| refused(path, error))?;
+        } else if let Some(part) = directory.first_missing(engines) {
+            return Err(refused(path, format_args!("{part} is missing"))); // Y4
         }
         Ok(directory)
     }
 
-    /// The folder of an engine's database.
-    pub(crate) fn folder(&self, engine: u16) -> PathBuf {
-        self.path.join(format!("engine-{engine:04}"))
+    /// Whether the directory has no root file yet, so that its databases must be made.
+    pub(crate) const fn is_new(&self) -> bool {
+        self.is_new
     }
 
-    /// The flushes of the process before.
+    /// Gives a new directory its root file, now that it has all other parts (Y4). Does nothing to
+    /// another one.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        if self.is_new {
+            let result =
+                self.keep(KeptFlushes::default()).and_then(|()| self.rename(NEW_ROOT, ROOT));
+            result.map_err(|error| refused(&self.path, error))?;
+            self.is_new = false;
+        }
+        Ok(())
+    }
+
+    /// The first part that is not there.
+    fn first_missing(&self, engines: u16) -> Option<String> {
+        let of_engine = |engine: u16| {
+            let folder = folder_of(engine);
+            [folder.clone(), format!("{folder}/{DATABASE}")]
+        };
+        let parts = (0..engines).flat_map(of_engine);
+        let mut parts = std::iter::once(FLUSH.to_owned()).chain(parts);
+        parts.find(|part| !self.path.join(part).exists())
+    }
+
+    /// The folder of an engine's database.
+    pub(crate) fn folder(&self, engine: u16) -> PathBuf {
+        self.path.join(folder_of(engine))
+    }
+
+    /// The flushes of the process before. There are none in a new directory.
     ///
     /// Errors: the file cannot be read, or is damaged.
     pub(crate) fn flushes(&self) -> io::Result<KeptFlushes> {
+        if self.is_new {
+            return Ok(KeptFlushes::default());
+        }
         match fs::read_to_string(self.path.join(FLUSH)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(KeptFlushes::default()),
             Err(error) => Err(refused(&self.path, format_args!("{FLUSH}: {error}"))),
             Ok(text) => {
                 let flushes = flushes_in(&text);
@@ -184,17 +276,41 @@ impl Directory {
     /// Makes flushes durable (Y2). Waits for the disk.
     pub(crate) fn keep(&self, flushes: KeptFlushes) -> io::Result<()> {
         let KeptFlushes { epoch, due_unix_s } = flushes;
-        self.replace(FLUSH, &format!("flushes {epoch}\npending {due_unix_s}\n"))
+        self.write(NEW_FLUSH, &format!("flushes {epoch}\npending {due_unix_s}\n"))?;
+        self.rename(NEW_FLUSH, FLUSH)
     }
 
-    /// Replaces a file (Y2).
-    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
-        let (new, path) = (self.path.join(name).with_extension(NEW), self.path.join(name));
-        let mut file = File::create(&new)?;
+    /// Writes a file, whose name is not durable then.
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        let mut file = File::create(self.path.join(name))?;
         file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
+        file.sync_all()
+    }
+
+    /// Gives a file that is durable another name, which is durable then (Y2), as all names in the
+    /// directory are.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))?;
         File::open(&self.path)?.sync_all()
+    }
+}
+
+/// The name of an engine's folder.
+fn folder_of(engine: u16) -> String {
+    format!("{FOLDER}{engine:04}")
+}
+
+/// Whether the directory was made for `engines` engines. `false` if there is none yet.
+///
+/// Errors: it was made for another number, or is not ours.
+fn is_made_for(path: &Path, engines: u16) -> io::Result<bool> {
+    let found = engines_of(path)?;
+    match found.filter(|&found| found != engines) {
+        None => Ok(found.is_some()),
+        Some(found) => {
+            let why = format!("was made for {found} engines, and is opened for {engines}");
+            Err(refused(path, why))
+        }
     }
 }
 
@@ -214,12 +330,32 @@ mod tests {
         result.expect_err("refused").to_string()
     }
 
+    /// Opens a directory, and makes what the databases of RocksDB would be.
+    fn made(path: &Path, engines: u16) -> Directory {
+        let mut directory = Directory::open(path, engines).expect("it is made");
+        for engine in 0..engines {
+            fs::create_dir(directory.folder(engine)).expect("a folder");
+            fs::write(directory.folder(engine).join(DATABASE), "").expect("written");
+        }
+        directory.finish().expect("written");
+        directory
+    }
+
+    /// The names in a folder, in their order.
+    fn names(path: &Path) -> Vec<String> {
+        let entries = fs::read_dir(path).expect("a folder").map(|entry| entry.expect("an entry"));
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.file_name().into_string().expect("UTF-8")).collect();
+        names.sort();
+        names
+    }
+
     #[test]
     fn a_directory_keeps_the_number_of_its_engines_and_its_flushes() {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("deep/data");
         assert_eq!(engines_of(&path).expect("nothing is there"), None);
-        let directory = Directory::open(&path, 3).expect("it is made");
+        let directory = made(&path, 3);
         assert_eq!(directory.flushes().expect("none"), KeptFlushes::default());
         let flushes = KeptFlushes { epoch: 7, due_unix_s: 1_800_000_000 };
         directory.keep(flushes).expect("written");
@@ -240,9 +376,14 @@ mod tests {
             (ROOT, "kachel data, format 2\nengine rocksdb\nengines 3\n", "another version"),
             (ROOT, "kachel data, format 1\nengine flash\nengines 3\n", "another engine"),
             (ROOT, "kachel data, format 1\nengine rocksdb\nengines 0\n", "damaged"),
+            (ROOT, "kachel data, format 1\nengine rocksdb\nengines 4097\n", "damaged"),
             (ROOT, "kachel data, format 1\nengine rocksdb\n", "damaged"),
             (ROOT, "", "damaged"),
             ("precious", "", "has precious and no kachel.root"),
+            ("precious.new", "", "has precious.new and no kachel.root"),
+            ("renew", "", "has renew and no kachel.root"),
+            (FLUSH, "flushes 1\npending 0\n", "has kachel.flush and no kachel.root"),
+            ("engine-0000", "", "has engine-0000 and no kachel.root"),
         ];
         for (number, (name, text, wanted)) in cases.into_iter().enumerate() {
             let path = place.path().join(number.to_string());
@@ -250,15 +391,53 @@ mod tests {
             fs::write(path.join(name), text).expect("written");
             let said = sentence(Directory::open(&path, 3));
             assert!(said.starts_with("--data ") && said.contains(wanted), "{said}");
-            let names: Vec<_> = fs::read_dir(&path).expect("a folder").collect();
-            assert_eq!(names.len(), 1, "Y1: {names:?}");
+            assert_eq!(names(&path), [name], "Y1");
         }
-        let path = place.path().join("left");
-        fs::create_dir(&path).expect("a folder");
-        fs::write(path.join("kachel.new"), "of a start that was killed").expect("written");
-        drop(Directory::open(&path, 1).expect("nothing else is there"));
+        let path = place.path().join("damaged");
+        drop(made(&path, 1));
         fs::write(path.join(FLUSH), "flushes 1\n").expect("written");
         let directory = Directory::open(&path, 1).expect("ours");
         assert!(sentence(directory.flushes()).ends_with("kachel.flush is damaged"));
+    }
+
+    #[test]
+    fn a_start_that_was_killed_leaves_no_store_and_the_next_one_begins_again() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = place.path().join("data");
+        let directory = Directory::open(&path, 2).expect("it is begun");
+        fs::create_dir(path.join(OF_FILE_SYSTEM)).expect("a folder");
+        fs::create_dir(directory.folder(1)).expect("a folder");
+        directory.keep(KeptFlushes::default()).expect("written");
+        drop(directory);
+        assert_eq!(engines_of(&path).expect("it is ours"), None, "there is no root file");
+        fs::create_dir(path.join("engine-00001")).expect("a folder");
+        let said = sentence(Directory::open(&path, 3));
+        assert!(said.ends_with("has engine-00001 and no kachel.root"), "{said}");
+        fs::remove_dir(path.join("engine-00001")).expect("it is there");
+        // It may be for another number of engines.
+        let directory = Directory::open(&path, 3).expect("it is begun again");
+        assert!(directory.is_new());
+        drop(directory);
+        // A root file that was not written whole says nothing, and nothing was made after it.
+        fs::write(path.join(NEW_ROOT), "kachel data").expect("written");
+        let said = sentence(Directory::open(&path, 3));
+        assert!(said.contains("and no kachel.root"), "{said}");
+    }
+
+    #[test]
+    fn a_directory_that_lacks_a_part_is_named_and_stays_as_it_is() {
+        let place = tempfile::tempdir().expect("a folder");
+        for part in [FLUSH, "engine-0001", "engine-0001/CURRENT"] {
+            let path = place.path().join(part.replace('/', "-"));
+            drop(made(&path, 2));
+            let lost = path.join(part);
+            let removed =
+                if lost.is_dir() { fs::remove_dir_all(lost) } else { fs::remove_file(lost) };
+            removed.expect("it is there");
+            let before = names(&path);
+            let said = sentence(Directory::open(&path, 2));
+            assert!(said.ends_with(&format!(": {part} is missing")), "{said}");
+            assert_eq!(names(&path), before, "Y1");
+        }
     }
 }

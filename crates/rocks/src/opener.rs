@@ -87,7 +87,7 @@ impl OpenEngines for RocksOpener {
         let library = Arc::new(library);
         let directory = Directory::open(data, opening.engines)?;
         let folders: Vec<_> = (0..opening.engines).map(|number| directory.folder(number)).collect();
-        let kept = directory.flushes()?;
+        let (kept, creates) = (directory.flushes()?, directory.is_new());
         let common = RocksCommon::new(opening, directory, kept);
         let memory = Memory::of(opening.budget.limit_bytes(), opening.engines);
         opening.budget.charge_ahead(memory.all(opening.engines));
@@ -97,7 +97,8 @@ impl OpenEngines for RocksOpener {
         // By default RocksDB stops at the first bad record of its log, and says nothing of what it
         // has left out. Only the last record may be bad, and it was not acknowledged.
         let strict = if matches!(sync, RocksSync::Always) { STRICT_LOG } else { "" };
-        let options = DatabaseOptions { write_buffer_bytes, text: format!("{strict}{text}") };
+        let text = format!("{strict}{text}");
+        let options = DatabaseOptions { creates, write_buffer_bytes, text };
         let mut engines = Vec::new();
         for (number, folder) in (0..).zip(folders) {
             let filter = Arc::new(RecordFilter::new(Arc::clone(common.heap().flushes())));
@@ -118,6 +119,7 @@ impl OpenEngines for RocksOpener {
                 sync,
             }));
         }
+        common.finish_directory()?;
         Ok(engines)
     }
 }

@@ -74,6 +74,11 @@ impl RocksCommon {
         Self { heap: HeapCommon::with_flushes(opening, word), shared: Arc::new(shared) }
     }
 
+    /// Gives a new directory its root file. Each engine has its database.
+    pub(crate) fn finish_directory(&self) -> std::io::Result<()> {
+        self.shared.directory.lock().expect("a panic ends the process").finish()
+    }
+
     pub(crate) const fn heap(&self) -> &HeapCommon {
         &self.heap
     }

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct { char *bytes; size_t count; } Bytes;
 typedef struct { Bytes key, record; int is_there, in_memory; } Entry;
@@ -105,14 +106,14 @@ void rocksdb_free(void *memory) { free(memory); }
 #define OBJECT(create, destroy) \
     void *create(void) { return calloc(1, 64); } \
     void destroy(void *object) { free(object); }
-OBJECT(rocksdb_options_create, rocksdb_options_destroy)
+OBJECT(rocksdb_options_create, rocksdb_options_destroy) /* Its first byte: whether a database is made. */
 OBJECT(rocksdb_block_based_options_create, rocksdb_block_based_options_destroy)
 OBJECT(rocksdb_writeoptions_create, rocksdb_writeoptions_destroy)
 OBJECT(rocksdb_readoptions_create, rocksdb_readoptions_destroy)
 void *rocksdb_cache_create_lru(size_t bytes) { (void)bytes; return calloc(1, 64); }
 void rocksdb_cache_destroy(void *cache) { free(cache); }
 void *rocksdb_filterpolicy_create_bloom(double bits) { (void)bits; return calloc(1, 64); }
-void rocksdb_options_set_create_if_missing(void *o, unsigned char on) { (void)o, (void)on; }
+void rocksdb_options_set_create_if_missing(unsigned char *o, unsigned char on) { *o = on; }
 void rocksdb_options_set_write_buffer_size(void *o, size_t bytes) { (void)o, (void)bytes; }
 void rocksdb_options_set_max_open_files(void *o, int count) { (void)o, (void)count; }
 void rocksdb_options_set_keep_log_file_num(void *o, size_t count) { (void)o, (void)count; }
@@ -140,13 +141,22 @@ void rocksdb_compactionfilter_destroy(Filter *filter) {
     free(filter);
 }
 
-Database *rocksdb_open(void *options, const char *path, char **error) {
-    (void)options;
+Database *rocksdb_open(const unsigned char *options, const char *path, char **error) {
+    char current[4096];
+    snprintf(current, sizeof current, "%s/CURRENT", path);
     if (directed(path, "fail-open")) {
         *error = strdup("Corruption: as the test wants it");
         return NULL;
     }
-    mkdir(path, 0700);
+    if (access(current, F_OK)) {
+        if (!*options) {
+            *error = strdup("Invalid argument: does not exist (create_if_missing is false)");
+            return NULL;
+        }
+        mkdir(path, 0700);
+        FILE *file = fopen(current, "w");
+        if (file) fclose(file);
+    }
     pthread_mutex_lock(&lock);
     Database *found = databases;
     while (found && strcmp(found->path, path)) found = found->next;

@@ -191,7 +191,7 @@ impl Bench {
 
     /// Has every write of the file of the flushes fail: a folder has the name of the new file.
     pub(crate) fn refuse_flushes(&self) {
-        let new = self.place.path().join("data/kachel.new");
+        let new = self.place.path().join("data/kachel.flush.new");
         std::fs::create_dir(new).expect("no file is left there");
     }
 
@@ -199,6 +199,18 @@ impl Bench {
     pub(crate) fn direct(&self, name: &str, text: &str) {
         let folder = self.place.path().join("data/engine-0000");
         std::fs::write(folder.join(name), text).expect("the folder of the first engine");
+    }
+
+    /// Takes a part of the data directory away. What is returned brings it back.
+    pub(crate) fn take_away(&self, part: &str) -> impl FnOnce(&Self) + use<> {
+        let (whole, away) =
+            (self.place.path().join("data").join(part), self.place.path().join("away"));
+        std::fs::rename(&whole, &away).expect("it is there");
+        move |bench| {
+            assert!(!whole.exists(), "{}: it was made anew", whole.display());
+            assert!(bench.world.is_none(), "nobody has it open");
+            std::fs::rename(&away, &whole).expect("it was taken away");
+        }
     }
 
     /// Sets the options for RocksDB.

@@ -371,6 +371,33 @@ fn a_key_that_cannot_be_read_errs_and_the_others_do_not() {
     bench.expect("get none\r\n", "END\r\n");
 }
 
+/// A part that was lost is not made anew, and nothing that is left is changed. A start that has
+/// failed before the directory was finished leaves nothing that the next one refuses.
+#[test]
+fn a_store_that_lacks_a_part_is_not_served_and_one_that_was_not_finished_is() {
+    with_both(|bench| {
+        bench.options("no_such_option=1");
+        let said = bench.refusal(3);
+        assert!(said.contains("no_such_option"), "{said}");
+        bench.options("");
+        bench.start(2);
+        bench.expect("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+        bench.stop();
+        for part in ["engine-0001", "engine-0000/CURRENT", "kachel.flush"] {
+            let back = bench.take_away(part);
+            let said = bench.refusal(2);
+            assert!(said.ends_with(&format!(": {part} is missing")), "{said}");
+            back(bench);
+        }
+        let back = bench.take_away("kachel.root");
+        let said = bench.refusal(2);
+        assert!(said.ends_with(" and no kachel.root"), "{said}");
+        back(bench);
+        bench.start(2);
+        bench.expect("get a\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n");
+    });
+}
+
 #[test]
 fn what_cannot_be_opened_is_named() {
     let mut bench = Bench::new(Kind::Fake);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kachel_engine::HeapValue;
 
-use crate::record::HEADER_BYTES;
+use crate::record::{HEADER_BYTES, Note};
 
 /// A change. Its key is shared with what the engine knows about the key.
 #[derive(Debug)]
@@ -34,10 +34,5 @@ pub(crate) enum Change {
         to: Option<Box<[u8]>>,
     },
     /// The engine notes something about itself.
-    Note {
-        /// A key that no item has.
-        key: &'static [u8],
-        /// The note.
-        bytes: [u8; 9],
-    },
+    Note(Note),
 }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::change::Change;
 use crate::filter::RecordFilter;
 use crate::library::{Library, Object};
+use crate::record::NOTE_KEY;
 
 /// Bits of a filter for each key, by which a lookup passes files that do not have the key: the
 /// number that RocksDB recommends. About one of 100 lookups looks in vain.
@@ -389,7 +390,7 @@ fn options_of(
 fn add(l: &Library, batch: &Owned, change: &Change) {
     match change {
         Change::Put { key, header, value } => put(l, batch, key, [&header[..], value.bytes()]),
-        Change::Note { key, bytes } => put(l, batch, key, [&bytes[..], &[]]),
+        Change::Note(note) => put(l, batch, NOTE_KEY, [&note.to_bytes()[..], &[]]),
         Change::Delete { key } => {
             // SAFETY:
             // - batch and key live through the call.

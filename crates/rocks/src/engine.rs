@@ -14,6 +14,8 @@
 //!   nothing is written any more.
 //! - E3  What an operation with a ticket finds was fetched for its key and is up to date
 //!   (`fetches`, F2). It is released with the next call, because its value may be lent until then.
+//! - E4  The database has a note of the flush epoch of each of its items. The first change in an
+//!   epoch brings it, in the same batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -37,7 +39,7 @@ use crate::filter::RecordFilter;
 use crate::item::{Known, RocksItem};
 use crate::options::RocksSync;
 use crate::pending::Pending;
-use crate::record::{NOTE_KEY, note_of_tokens};
+use crate::record::{NOTE_KEY, Note};
 use crate::shared::RocksCommon;
 use crate::syncs::Syncs;
 use crate::tokens::Tokens;
@@ -58,6 +60,8 @@ pub(crate) struct Parts {
     pub(crate) database: Database,
     pub(crate) filter: Arc<RecordFilter>,
     pub(crate) tokens: Tokens,
+    /// What the database has a note of.
+    pub(crate) note: Note,
     pub(crate) sync: RocksSync,
 }
 
@@ -70,6 +74,8 @@ pub struct Rocks {
     database: Arc<Database>,
     filter: Arc<RecordFilter>,
     tokens: Tokens,
+    /// The flush epoch of the last note (E4).
+    noted_epoch: u32,
     sync: Syncs,
     pending: Pending,
     fetches: Fetches,
@@ -121,7 +127,7 @@ pub struct TheItem;
 
 impl Rocks {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { number, common, hasher, database, filter, tokens, sync } = parts;
+        let Parts { number, common, hasher, database, filter, tokens, note, sync } = parts;
         let stats = EngineStats { items: database.items(), ..EngineStats::default() };
         Self {
             number,
@@ -130,6 +136,7 @@ impl Rocks {
             database: Arc::new(database),
             filter,
             tokens,
+            noted_epoch: note.epoch,
             sync: Syncs::new(sync),
             pending: Pending::default(),
             fetches: Fetches::default(),
@@ -206,8 +213,11 @@ impl Rocks {
         let known = self.pending.change(key, item);
         self.fetches.supersede(key, &known);
         self.noted.store(known.sequence.0, Relaxed);
-        if let Some(note) = self.tokens.next_note() {
-            self.pending.note(NOTE_KEY, note_of_tokens(note));
+        let is_first_of_epoch = self.noted_epoch != self.current.epoch;
+        if self.tokens.wants_note() || is_first_of_epoch {
+            self.noted_epoch = self.current.epoch; // E4
+            let note = Note { tokens: self.tokens.to_note(), epoch: self.noted_epoch };
+            self.pending.note(note);
         }
     }
 
@@ -296,9 +306,10 @@ impl Rocks {
                 self.pending.committed(&batch);
                 self.durable.advance(batch.sequence);
                 self.sync.note_written(syncs);
-                let has_note = |change: &_| matches!(change, Change::Note { .. });
-                if batch.changes.iter().any(has_note) {
-                    self.tokens.note_durable();
+                for change in &batch.changes {
+                    if let Change::Note(note) = change {
+                        self.tokens.note_durable(note.tokens);
+                    }
                 }
                 self.stats.items = counts.unwrap_or(self.stats.items);
             }

@@ -18,7 +18,7 @@ use crate::engine::{Parts, Rocks};
 use crate::filter::RecordFilter;
 use crate::library::Library;
 use crate::options::{RocksOptions, RocksSync};
-use crate::record::{NOTE_KEY, note_of_tokens, tokens_of_note};
+use crate::record::{NOTE_KEY, Note};
 use crate::shared::RocksCommon;
 use crate::tokens::Tokens;
 
@@ -106,8 +106,9 @@ impl OpenEngines for RocksOpener {
             let of_folder =
                 |why: &dyn std::fmt::Display| refused(&format_args!("{}: {why}", folder.display()));
             let database = opened.map_err(|why| of_folder(&why))?;
-            let tokens = tokens(&database, number, opening.engines);
-            let tokens = tokens.map_err(|why| of_folder(&why))?;
+            let noted = noted(&database, number, opening.engines);
+            let (tokens, note) = noted.map_err(|why| of_folder(&why))?;
+            common.resume(note.epoch, &opening.start).map_err(|why| of_folder(&why))?;
             let (common, hasher, sync) = (common.clone(), opening.hasher, *sync);
             engines.push(Rocks::new(Parts {
                 number,
@@ -116,6 +117,7 @@ impl OpenEngines for RocksOpener {
                 database,
                 filter,
                 tokens,
+                note,
                 sync,
             }));
         }
@@ -124,14 +126,14 @@ impl OpenEngines for RocksOpener {
     }
 }
 
-/// The tokens of an engine, behind those that may have been given out.
-fn tokens(database: &Database, engine: u16, engines: u16) -> Result<Tokens, String> {
+/// The tokens of an engine, behind those that may have been given out, and the note that the
+/// database has then.
+fn noted(database: &Database, engine: u16, engines: u16) -> Result<(Tokens, Note), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let note = database.on_disk(NOTE_KEY, tokens_of_note).map_err(|error| text(&error))?;
-    let reserved = note.transpose().map_err(|error| text(&error))?.unwrap_or(0);
-    let mut tokens = Tokens::behind(reserved, engine, engines);
-    let note = note_of_tokens(tokens.first_note());
-    let change = Change::Note { key: NOTE_KEY, bytes: note };
-    database.write(&[change], true).map_err(|error| text(&error))?;
-    Ok(tokens)
+    let found = database.on_disk(NOTE_KEY, Note::of_bytes).map_err(|error| text(&error))?;
+    let found = found.transpose().map_err(|error| text(&error))?.unwrap_or_default();
+    let mut tokens = Tokens::behind(found.tokens, engine, engines);
+    let note = Note { tokens: tokens.first_note(), ..found };
+    database.write(&[Change::Note(note)], true).map_err(|error| text(&error))?;
+    Ok((tokens, note))
 }

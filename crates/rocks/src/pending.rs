@@ -27,6 +27,7 @@ use kachel_engine::Sequence;
 use crate::change::Change;
 use crate::item::{Known, RocksItem};
 use crate::range::KeyRange;
+use crate::record::Note;
 
 /// An engine whose next batch has as many bytes executes no further operation that may change
 /// something, until a batch is written. A guess: the disk has enough to do with less.
@@ -120,8 +121,8 @@ impl Pending {
     }
 
     /// Adds a note to the next batch.
-    pub(crate) fn note(&mut self, key: &'static [u8], bytes: [u8; 9]) {
-        self.queue.push(Change::Note { key, bytes });
+    pub(crate) fn note(&mut self, note: Note) {
+        self.queue.push(Change::Note(note));
     }
 
     /// The sequence of the last change.
@@ -156,7 +157,7 @@ impl Pending {
                     let keys: Vec<_> = inside.map(|(key, _)| Arc::clone(key)).collect();
                     keys.iter().for_each(|key| self.forget(key, batch.sequence));
                 }
-                Change::Note { .. } => {}
+                Change::Note(_) => {}
             }
         }
         self.ranges.retain(|(sequence, _)| *sequence > batch.sequence); // P3

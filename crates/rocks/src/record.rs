@@ -24,7 +24,7 @@ use std::fmt;
 pub(crate) const HEADER_BYTES: usize = 28;
 /// The format that this version writes, and the only one that it reads.
 const FORMAT: u8 = 1;
-/// The key of the note about tokens. No item has an empty key.
+/// The key of an engine's note. No item has an empty key, and no range of keys begins with it.
 pub(crate) const NOTE_KEY: &[u8] = b"";
 
 const STALE: u8 = 1;
@@ -99,18 +99,35 @@ impl Header {
     }
 }
 
-/// The note that tokens up to a number may have been given out.
-pub(crate) fn note_of_tokens(count: u64) -> [u8; 9] {
-    let mut bytes = [FORMAT; 9];
-    bytes[1..].copy_from_slice(&count.to_le_bytes());
-    bytes
+/// What an engine notes about itself in its database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// Tokens up to this number may have been given out.
+    pub(crate) tokens: u64,
+    /// No item was stored in a later flush epoch.
+    pub(crate) epoch: u32,
 }
 
-/// The number of such a note (R1).
-pub(crate) fn tokens_of_note(note: &[u8]) -> Result<u64, ForeignRecord> {
-    match note.split_first_chunk::<9>() {
-        Some(([FORMAT, count @ ..], [])) => Ok(u64::from_le_bytes(*count)),
-        _ => Err(ForeignRecord),
+/// Bytes of a note: the format, and its numbers in their order.
+pub(crate) const NOTE_BYTES: usize = 13;
+
+impl Note {
+    pub(crate) fn to_bytes(self) -> [u8; NOTE_BYTES] {
+        let mut bytes = [FORMAT; NOTE_BYTES];
+        bytes[1..9].copy_from_slice(&self.tokens.to_le_bytes());
+        bytes[9..13].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes
+    }
+
+    /// The note of these bytes (R1).
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Self, ForeignRecord> {
+        let bytes: &[u8; NOTE_BYTES] = bytes.try_into().map_err(|_| ForeignRecord)?;
+        if bytes[0] != FORMAT {
+            return Err(ForeignRecord);
+        }
+        let tokens = u64::from_le_bytes(bytes[1..9].try_into().expect("8 bytes"));
+        let epoch = u32::from_le_bytes(bytes[9..13].try_into().expect("4 bytes"));
+        Ok(Self { tokens, epoch })
     }
 }
 
@@ -144,7 +161,8 @@ mod tests {
             let record = [&header.to_bytes()[..], b"value"].concat();
             assert_eq!(Header::of_record(&record), Ok((header, &b"value"[..])));
         }
-        assert_eq!(tokens_of_note(&note_of_tokens(1 << 40)), Ok(1 << 40));
+        let note = Note { tokens: 1 << 40, epoch: u32::MAX - 1 };
+        assert_eq!(Note::of_bytes(&note.to_bytes()), Ok(note));
     }
 
     #[test]
@@ -158,8 +176,8 @@ mod tests {
             changed[at] = byte;
             assert_eq!(Header::of_record(&changed), Err(ForeignRecord), "byte {at} is {byte}");
         }
-        for note in [&b""[..], &[1; 8], &[1; 10], &[2; 9]] {
-            assert_eq!(tokens_of_note(note), Err(ForeignRecord));
+        for note in [&[][..], &[1; NOTE_BYTES - 1], &[1; NOTE_BYTES + 1], &[2; NOTE_BYTES]] {
+            assert_eq!(Note::of_bytes(note), Err(ForeignRecord));
         }
     }
 }

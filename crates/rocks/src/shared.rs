@@ -6,7 +6,9 @@
 //! Invariants:
 //! - C1  The directory has a flush before the word of all flushes does. So what an operation sees
 //!   flushed stays flushed after a crash, and no item is stored in an epoch that a later process
-//!   gives out again.
+//!   gives out again. A delayed flush begins its epoch by itself: the first item of that epoch has
+//!   a note of it in its database, and a start takes the latest epoch of all notes and of the
+//!   directory. So this holds also if the clock has gone back meanwhile.
 //! - C2  A flush of a prefix is in the list until each engine has taken it. An operation takes the
 //!   flushes that were made before it began.
 
@@ -72,6 +74,23 @@ impl RocksCommon {
             }),
         };
         Self { heap: HeapCommon::with_flushes(opening, word), shared: Arc::new(shared) }
+    }
+
+    /// An engine has a note of this epoch (C1). If the directory does not know it, it is that of
+    /// the flush that was pending, which was carried out.
+    ///
+    /// Errors: the directory is older than the databases.
+    pub(crate) fn resume(&self, epoch: u32, now: &Now) -> Result<(), &'static str> {
+        let word = self.heap.flushes();
+        let kept = word.settle(now.second).epoch();
+        if !is_before(kept, epoch) {
+            return Ok(());
+        }
+        if kept.wrapping_add(1) != epoch || word.pending(now.second).is_none() {
+            return Err("has items of flushes that kachel.flush does not have: it is older");
+        }
+        word.flush(now.second);
+        Ok(())
     }
 
     /// Gives a new directory its root file. Each engine has its database.

@@ -63,23 +63,31 @@ impl Tokens {
         (NO_TOKEN_MAX + self.count) * self.engines + self.engine
     }
 
-    /// The note to be written with the next batch, if it is time.
-    pub(crate) fn next_note(&mut self) -> Option<u64> {
-        if self.noted.is_some() || self.reserved - self.count > BLOCK / 2 {
-            return None;
+    /// Whether a note is to be written with the next batch ([`Self::to_note`]). If it is time, a
+    /// note of more tokens is being written from now on.
+    pub(crate) fn wants_note(&mut self) -> bool {
+        let wants = self.noted.is_none() && self.reserved - self.count <= BLOCK / 2;
+        if wants {
+            self.noted = Some(self.reserved + BLOCK);
         }
-        self.noted = Some(self.reserved + BLOCK);
-        self.noted
+        wants
     }
 
-    /// Whether a note is being written. It is durable once its batch is.
+    /// The number that a note has which is written now.
+    pub(crate) fn to_note(&self) -> u64 {
+        self.noted.unwrap_or(self.reserved)
+    }
+
+    /// Whether a note of more tokens is being written.
     pub(crate) const fn is_noting(&self) -> bool {
         self.noted.is_some()
     }
 
-    /// The note that was written is durable.
-    pub(crate) fn note_durable(&mut self) {
-        self.reserved = self.noted.take().expect("a note was written");
+    /// A note with this number is durable.
+    pub(crate) fn note_durable(&mut self, tokens: u64) {
+        if self.noted == Some(tokens) {
+            (self.reserved, self.noted) = (tokens, None);
+        }
     }
 }
 
@@ -97,10 +105,11 @@ mod tests {
                 *reserved = tokens.first_note();
                 for _ in 0..BLOCK / 2 + 10 {
                     assert!(given.insert(tokens.next()), "start {start} of engine {engine}");
-                    if let Some(note) = tokens.next_note() {
-                        *reserved = note;
-                        assert!(tokens.is_noting() && tokens.next_note().is_none());
-                        tokens.note_durable();
+                    if tokens.wants_note() {
+                        tokens.note_durable(*reserved); // An earlier one.
+                        *reserved = tokens.to_note();
+                        assert!(tokens.is_noting() && !tokens.wants_note());
+                        tokens.note_durable(*reserved);
                     }
                 }
                 assert_eq!(*reserved % BLOCK, 0);

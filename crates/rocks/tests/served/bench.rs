@@ -126,7 +126,7 @@ impl Bench {
         self.world = None;
     }
 
-    /// Stops the server, and starts it again after this number of seconds.
+    /// Stops the server, and starts it again when the Unix time is later by this number of seconds.
     pub(crate) fn restart(&mut self, shards: u16, seconds: i64) {
         self.stop();
         self.unix_s += seconds;
@@ -211,6 +211,16 @@ impl Bench {
             assert!(bench.world.is_none(), "nobody has it open");
             std::fs::rename(&away, &whole).expect("it was taken away");
         }
+    }
+
+    /// The bytes of a file in the data directory.
+    pub(crate) fn copy_of(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.place.path().join("data").join(name)).expect("a file")
+    }
+
+    /// Replaces a file in the data directory.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.place.path().join("data").join(name), bytes).expect("a folder");
     }
 
     /// Sets the options for RocksDB.

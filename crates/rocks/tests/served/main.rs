@@ -96,6 +96,42 @@ fn flushes_survive_a_restart_and_hold_what_was_stored_before() {
     });
 }
 
+/// The delayed flush was carried out in a second that the next start has not reached.
+#[test]
+fn a_clock_that_goes_back_over_a_delayed_flush_lets_no_item_survive_a_later_one() {
+    with_both(|bench| {
+        for threads in [1, 3] {
+            bench.start(2);
+            bench.expect("set a 0 0 1\r\n1\r\nflush_all 10\r\n", "STORED\r\nOK\r\n");
+            bench.pass(20);
+            let b = "VALUE b 0 1\r\n2\r\n";
+            bench.expect("get a\r\nset b 0 0 1\r\n2\r\n", "END\r\nSTORED\r\n");
+            // Each of these starts is before the flush.
+            for threads in [threads, 2] {
+                bench.restart(threads, -30);
+                bench.expect("get a b\r\n", &format!("{b}END\r\n"));
+            }
+            bench.expect("flush_all\r\nget b\r\nset c 0 0 1\r\n3\r\n", "OK\r\nEND\r\nSTORED\r\n");
+            bench.restart(threads, 100);
+            bench.expect("get a b c\r\n", "VALUE c 0 1\r\n3\r\nEND\r\n");
+            bench.stop();
+        }
+    });
+}
+
+#[test]
+fn databases_that_are_newer_than_the_file_of_the_flushes_are_refused() {
+    with_both(|bench| {
+        bench.start(1);
+        let old = bench.copy_of("kachel.flush");
+        bench.expect("flush_all\r\nset a 0 0 1\r\n1\r\n", "OK\r\nSTORED\r\n");
+        bench.stop();
+        bench.write("kachel.flush", &old);
+        let said = bench.refusal(1);
+        assert!(said.ends_with("flushes that kachel.flush does not have: it is older"), "{said}");
+    });
+}
+
 #[test]
 fn the_flush_of_a_prefix_takes_its_keys_in_all_engines() {
     with_both(|bench| {

@@ -273,9 +273,10 @@ pub trait Common: Clone + Send + Sync + 'static {
     fn cancel_flush(&self, now: &Now) -> Result<(), FlushFailed>;
 
     /// Flushes all items that are stored so far under a key that `prefix` takes, in all engines at
-    /// once. An operation that begins later sees the flush.
+    /// once. An operation that begins later sees the flush. It is durable as [`Self::flush`] is.
     ///
-    /// Cost: the same for any number of items. Errors: nothing was flushed.
+    /// Cost: the same for any number of items. Errors: nothing was flushed. After
+    /// [`PrefixRefused::DiskFailed`], the next process may see the flush.
     fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
         let _no_prefix_is_flushed = prefix;
         Err(PrefixRefused::Unsupported)

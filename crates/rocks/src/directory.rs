@@ -7,7 +7,8 @@
 //! ```text
 //! DIR/kachel.root    the format, the kind of the engines, and their number
 //! DIR/kachel.lock    empty; the process that serves from the directory holds its lock
-//! DIR/kachel.flush   the number of flushes, and the Unix time of a pending one
+//! DIR/kachel.flush   the number of flushes, the Unix time of a pending one, the number of flushes
+//!                    of prefixes, and those of them that some database may lack
 //! DIR/engine-0000/   the database of the first engine
 //! ```
 //!
@@ -33,6 +34,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kachel_engine::PARTITIONS;
+use kachel_stdx::{BytePrefix, PREFIX_BYTES_MAX};
+
+use crate::range::KeyRange;
 
 const ROOT: &str = "kachel.root";
 const LOCK: &str = "kachel.lock";
@@ -44,6 +48,8 @@ const NEW_FLUSH: &str = "kachel.flush.new";
 const OF_FILE_SYSTEM: &str = "lost+found";
 /// The beginning of the name of an engine's folder. Its number has four digits.
 const FOLDER: &str = "engine-";
+/// What stands for the delimiter of a prefix that has none.
+const ANY: &str = "any";
 /// The file that each database of RocksDB has, from its making on.
 const DATABASE: &str = "CURRENT";
 /// The first line of the root file.
@@ -73,12 +79,35 @@ pub(crate) struct Directory {
 }
 
 /// The flushes of a directory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeptFlushes {
     /// The number of flushes.
     pub(crate) epoch: u32,
     /// The Unix time of a pending flush; 0: none is pending.
     pub(crate) due_unix_s: u32,
+    /// The number of the newest flush of a prefix; 0: there was none.
+    pub(crate) newest_prefix: u64,
+    /// The flushes of prefixes that may not be in all databases, in their order.
+    pub(crate) prefixes: Vec<KeptPrefix>,
+}
+
+/// A flush of a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptPrefix {
+    pub(crate) number: u64,
+    bytes: Box<[u8]>,
+    delimiter: Option<u8>,
+}
+
+impl KeptPrefix {
+    pub(crate) fn new(number: u64, prefix: &BytePrefix<'_>) -> Self {
+        Self { number, bytes: prefix.bytes().into(), delimiter: prefix.delimiter() }
+    }
+
+    /// The ranges of the keys that it takes.
+    pub(crate) fn ranges(&self) -> Vec<KeyRange> {
+        KeyRange::of_prefix(&self.bytes, self.delimiter)
+    }
 }
 
 /// Why a directory is refused, with its path.
@@ -234,7 +263,7 @@ impl Directory {
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         if self.is_new {
             let result =
-                self.keep(KeptFlushes::default()).and_then(|()| self.rename(NEW_ROOT, ROOT));
+                self.keep(&KeptFlushes::default()).and_then(|()| self.rename(NEW_ROOT, ROOT));
             result.map_err(|error| refused(&self.path, error))?;
             self.is_new = false;
         }
@@ -274,9 +303,8 @@ impl Directory {
     }
 
     /// Makes flushes durable (Y2). Waits for the disk.
-    pub(crate) fn keep(&self, flushes: KeptFlushes) -> io::Result<()> {
-        let KeptFlushes { epoch, due_unix_s } = flushes;
-        self.write(NEW_FLUSH, &format!("flushes {epoch}\npending {due_unix_s}\n"))?;
+    pub(crate) fn keep(&self, flushes: &KeptFlushes) -> io::Result<()> {
+        self.write(NEW_FLUSH, &text_of(flushes))?;
         self.rename(NEW_FLUSH, FLUSH)
     }
 
@@ -314,12 +342,43 @@ fn is_made_for(path: &Path, engines: u16) -> io::Result<bool> {
     }
 }
 
+/// The text of a file of flushes. The delimiter and the bytes of a prefix are hexadecimal.
+fn text_of(flushes: &KeptFlushes) -> String {
+    let KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes } = flushes;
+    let mut text = format!("flushes {epoch}\npending {due_unix_s}\nprefixes {newest_prefix}\n");
+    for KeptPrefix { number, bytes, delimiter } in prefixes {
+        let delimiter = delimiter.map_or_else(|| ANY.to_owned(), |byte| format!("{byte:02x}"));
+        let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        text.push_str(&format!("prefix {number} {delimiter} {bytes}\n"));
+    }
+    text
+}
+
 /// The flushes that a file of them says.
 fn flushes_in(text: &str) -> Option<KeptFlushes> {
-    let (first, rest) = text.split_once('\n')?;
-    let epoch = first.strip_prefix("flushes ")?.parse().ok()?;
-    let due_unix_s = rest.strip_prefix("pending ")?.strip_suffix('\n')?.parse().ok()?;
-    Some(KeptFlushes { epoch, due_unix_s })
+    let mut lines = text.strip_suffix('\n')?.split('\n');
+    let epoch = lines.next()?.strip_prefix("flushes ")?.parse().ok()?;
+    let due_unix_s = lines.next()?.strip_prefix("pending ")?.parse().ok()?;
+    let newest_prefix = lines.next()?.strip_prefix("prefixes ")?.parse().ok()?;
+    let prefixes: Vec<_> = lines.map(prefix_in).collect::<Option<_>>()?;
+    let is_in_order = prefixes.is_sorted_by(|before, prefix| before.number < prefix.number)
+        && prefixes.last().is_none_or(|last| last.number <= newest_prefix);
+    is_in_order.then_some(KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes })
+}
+
+/// The flush of a prefix that a line says.
+fn prefix_in(line: &str) -> Option<KeptPrefix> {
+    let words: Vec<&str> = line.strip_prefix("prefix ")?.split(' ').collect();
+    let [number, delimiter, bytes] = words[..] else { return None };
+    let byte = |digits: &[u8]| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok();
+    let delimiter = match delimiter {
+        ANY => None,
+        digits => Some(byte(digits.as_bytes()).filter(|_| digits.len() == 2)?),
+    };
+    let is_whole = bytes.len() % 2 == 0 && (1..=PREFIX_BYTES_MAX).contains(&(bytes.len() / 2));
+    let bytes: Vec<u8> = bytes.as_bytes().chunks(2).map(byte).collect::<Option<_>>()?;
+    let number = number.parse().ok()?;
+    is_whole.then_some(KeptPrefix { number, bytes: bytes.into(), delimiter })
 }
 
 #[cfg(test)]
@@ -357,8 +416,19 @@ mod tests {
         assert_eq!(engines_of(&path).expect("nothing is there"), None);
         let directory = made(&path, 3);
         assert_eq!(directory.flushes().expect("none"), KeptFlushes::default());
-        let flushes = KeptFlushes { epoch: 7, due_unix_s: 1_800_000_000 };
-        directory.keep(flushes).expect("written");
+        let longest = [0xff; PREFIX_BYTES_MAX];
+        let prefixes = [
+            BytePrefix::of_name(b"user 1\n", b':').expect("a name"),
+            BytePrefix::of_bytes(&longest).expect("not longer"),
+        ];
+        let prefixes = (3..).step_by(2).zip(&prefixes);
+        let flushes = KeptFlushes {
+            epoch: 7,
+            due_unix_s: 1_800_000_000,
+            newest_prefix: 6,
+            prefixes: prefixes.map(|(number, prefix)| KeptPrefix::new(number, prefix)).collect(),
+        };
+        directory.keep(&flushes).expect("written");
         assert!(sentence(Directory::open(&path, 3)).ends_with("has the directory open"), "Y3");
         drop(directory);
         assert!(
@@ -395,9 +465,21 @@ mod tests {
         }
         let path = place.path().join("damaged");
         drop(made(&path, 1));
-        fs::write(path.join(FLUSH), "flushes 1\n").expect("written");
         let directory = Directory::open(&path, 1).expect("ours");
-        assert!(sentence(directory.flushes()).ends_with("kachel.flush is damaged"));
+        let whole = "flushes 1\npending 0\nprefixes 2\n";
+        let cases = [
+            "prefix 3 any 61",
+            "prefix 1 any 6",
+            "prefix 1 any ",
+            "prefix 1 3 61",
+            "prefix 1 any 6g",
+            "prefix 2 any 61\nprefix 2 any 62",
+        ];
+        let cut = (0..whole.len()).map(|bytes| whole[..bytes].to_owned());
+        for text in cut.chain(cases.map(|line| format!("{whole}{line}\n"))) {
+            fs::write(path.join(FLUSH), &text).expect("written");
+            assert!(sentence(directory.flushes()).ends_with("kachel.flush is damaged"), "{text}");
+        }
     }
 
     #[test]
@@ -407,7 +489,7 @@ mod tests {
         let directory = Directory::open(&path, 2).expect("it is begun");
         fs::create_dir(path.join(OF_FILE_SYSTEM)).expect("a folder");
         fs::create_dir(directory.folder(1)).expect("a folder");
-        directory.keep(KeptFlushes::default()).expect("written");
+        directory.keep(&KeptFlushes::default()).expect("written");
         drop(directory);
         assert_eq!(engines_of(&path).expect("it is ours"), None, "there is no root file");
         fs::create_dir(path.join("engine-00001")).expect("a folder");

@@ -74,8 +74,8 @@ pub struct Rocks {
     database: Arc<Database>,
     filter: Arc<RecordFilter>,
     tokens: Tokens,
-    /// The flush epoch of the last note (E4).
-    noted_epoch: u32,
+    /// The last note of the engine (E4).
+    noted: Note,
     sync: Syncs,
     pending: Pending,
     fetches: Fetches,
@@ -91,8 +91,6 @@ pub struct Rocks {
     /// The ticket of the operation that was executed last (E3).
     in_use: Option<u64>,
     current: Current,
-    /// The flushes of prefixes that were taken.
-    newest_prefix: u64,
     has_leased: bool,
     /// Whether a read that has failed was reported.
     has_reported: bool,
@@ -101,7 +99,7 @@ pub struct Rocks {
     work_bytes: u64,
     last_dead: Arc<LastDead>,
     /// Of the last operation: the sequence that its outcome depends on, or the ticket that it got.
-    noted: Arc<AtomicU64>,
+    outcome_of: Arc<AtomicU64>,
 }
 
 /// When items are counted: at most once a second.
@@ -136,7 +134,7 @@ impl Rocks {
             database: Arc::new(database),
             filter,
             tokens,
-            noted_epoch: note.epoch,
+            noted: note,
             sync: Syncs::new(sync),
             pending: Pending::default(),
             fetches: Fetches::default(),
@@ -149,14 +147,13 @@ impl Rocks {
             is_room_awaited: false,
             in_use: None,
             current: Current::default(),
-            newest_prefix: 0,
             has_leased: false,
             has_reported: false,
             counts: Counts::default(),
             stats,
             work_bytes: 0,
             last_dead: Arc::default(),
-            noted: Arc::default(),
+            outcome_of: Arc::default(),
         }
     }
 
@@ -174,12 +171,14 @@ impl Rocks {
             self.counts = Counts { second: now.second, are_wanted: true };
         }
         self.current.epoch = self.common.heap().epoch(now);
-        while self.newest_prefix != self.common.newest_prefix() {
-            self.newest_prefix = self.common.newest_prefix();
-            for range in self.common.take_prefixes(self.number) {
+        while self.noted.prefix != self.common.newest_prefix() {
+            let (ranges, newest) = self.common.take_prefixes(self.noted.prefix);
+            for range in ranges {
                 let sequence = self.pending.delete_range(&range);
                 self.fetches.supersede_range(&range, &Known { sequence, item: None });
             }
+            self.noted.prefix = newest;
+            self.note();
             self.current.epoch = self.common.heap().epoch(now);
         }
         if self.durable.has_failed() {
@@ -212,13 +211,18 @@ impl Rocks {
         let Current { key, .. } = &self.current;
         let known = self.pending.change(key, item);
         self.fetches.supersede(key, &known);
-        self.noted.store(known.sequence.0, Relaxed);
-        let is_first_of_epoch = self.noted_epoch != self.current.epoch;
+        self.outcome_of.store(known.sequence.0, Relaxed);
+        let is_first_of_epoch = self.noted.epoch != self.current.epoch;
         if self.tokens.wants_note() || is_first_of_epoch {
-            self.noted_epoch = self.current.epoch; // E4
-            let note = Note { tokens: self.tokens.to_note(), epoch: self.noted_epoch };
-            self.pending.note(note);
+            self.noted.epoch = self.current.epoch; // E4
+            self.note();
         }
+    }
+
+    /// Writes the note of the engine with the next batch.
+    fn note(&mut self) {
+        self.noted.tokens = self.tokens.to_note();
+        self.pending.note(self.noted);
     }
 
     /// What is known about a key, without a wait. `None` if the disk must be asked.
@@ -309,6 +313,7 @@ impl Rocks {
                 for change in &batch.changes {
                     if let Change::Note(note) = change {
                         self.tokens.note_durable(note.tokens);
+                        self.common.note_prefix_written(self.number, note.prefix);
                     }
                 }
                 self.stats.items = counts.unwrap_or(self.stats.items);
@@ -386,7 +391,7 @@ impl Primitives for Rocks {
         self.current.key.clear();
         self.current.key.extend_from_slice(key.bytes());
         self.current.secret_hash = key.secret_hash();
-        self.noted.store(0, Relaxed);
+        self.outcome_of.store(0, Relaxed);
         let known = match needed {
             Needed::Place => Ok(self.pending.find(key.bytes())),
             Needed::Facts | Needed::Value => self.look_up(key.bytes()),
@@ -397,15 +402,15 @@ impl Primitives for Rocks {
             Ok(None) => {
                 let ticket = self.next_ticket();
                 self.fetches.wait(key.bytes(), ticket);
-                self.noted.store(ticket, Relaxed);
+                self.outcome_of.store(ticket, Relaxed);
                 return Err(NotYet);
             }
             Err(Unreadable) => {
-                self.noted.store(Sequence::NEVER.0, Relaxed);
+                self.outcome_of.store(Sequence::NEVER.0, Relaxed);
                 return Err(NotYet);
             }
         };
-        self.noted.store(sequence.0, Relaxed);
+        self.outcome_of.store(sequence.0, Relaxed);
         let Some(mut item) = item else { return Ok(None) };
         if !self.is_live(&item, now) {
             return Ok(None);
@@ -503,7 +508,7 @@ impl Engine for Rocks {
             self.waiting.push(ticket);
             return Answer::Later(Ticket(ticket));
         }
-        let (noted, durable) = (Arc::clone(&self.noted), Arc::clone(&self.durable));
+        let (noted, durable) = (Arc::clone(&self.outcome_of), Arc::clone(&self.durable));
         let outcome = apply(self, operation, block, now);
         match (outcome, Sequence(noted.load(Relaxed))) {
             // It has changed nothing, because the engine is read-only.

@@ -108,7 +108,7 @@ impl OpenEngines for RocksOpener {
             let database = opened.map_err(|why| of_folder(&why))?;
             let noted = noted(&database, number, opening.engines);
             let (tokens, note) = noted.map_err(|why| of_folder(&why))?;
-            common.resume(note.epoch, &opening.start).map_err(|why| of_folder(&why))?;
+            common.resume((number, &note), &opening.start).map_err(|why| of_folder(&why))?;
             let (common, hasher, sync) = (common.clone(), opening.hasher, *sync);
             engines.push(Rocks::new(Parts {
                 number,

@@ -106,16 +106,19 @@ pub(crate) struct Note {
     pub(crate) tokens: u64,
     /// No item was stored in a later flush epoch.
     pub(crate) epoch: u32,
+    /// The database has all flushes of prefixes up to this number.
+    pub(crate) prefix: u64,
 }
 
 /// Bytes of a note: the format, and its numbers in their order.
-pub(crate) const NOTE_BYTES: usize = 13;
+pub(crate) const NOTE_BYTES: usize = 21;
 
 impl Note {
     pub(crate) fn to_bytes(self) -> [u8; NOTE_BYTES] {
         let mut bytes = [FORMAT; NOTE_BYTES];
         bytes[1..9].copy_from_slice(&self.tokens.to_le_bytes());
         bytes[9..13].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[13..].copy_from_slice(&self.prefix.to_le_bytes());
         bytes
     }
 
@@ -127,7 +130,8 @@ impl Note {
         }
         let tokens = u64::from_le_bytes(bytes[1..9].try_into().expect("8 bytes"));
         let epoch = u32::from_le_bytes(bytes[9..13].try_into().expect("4 bytes"));
-        Ok(Self { tokens, epoch })
+        let prefix = u64::from_le_bytes(bytes[13..].try_into().expect("8 bytes"));
+        Ok(Self { tokens, epoch, prefix })
     }
 }
 
@@ -161,7 +165,7 @@ mod tests {
             let record = [&header.to_bytes()[..], b"value"].concat();
             assert_eq!(Header::of_record(&record), Ok((header, &b"value"[..])));
         }
-        let note = Note { tokens: 1 << 40, epoch: u32::MAX - 1 };
+        let note = Note { tokens: 1 << 40, epoch: u32::MAX - 1, prefix: 1 << 50 };
         assert_eq!(Note::of_bytes(&note.to_bytes()), Ok(note));
     }
 

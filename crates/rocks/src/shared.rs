@@ -9,10 +9,11 @@
 //!   gives out again. A delayed flush begins its epoch by itself: the first item of that epoch has
 //!   a note of it in its database, and a start takes the latest epoch of all notes and of the
 //!   directory. So this holds also if the clock has gone back meanwhile.
-//! - C2  A flush of a prefix is in the list until each engine has taken it. An operation takes the
-//!   flushes that were made before it began.
+//! - C2  The directory has a flush of a prefix before the list does, and it is in the list until
+//!   each database has it: the deletion of its keys, and a note of its number in the same batch. An
+//!   operation takes the flushes that were made before it began. A start has each engine take those
+//!   that its database does not have.
 
-use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -24,9 +25,10 @@ use kachel_engine::{
 use kachel_host::{Level, log};
 use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, FlushWord, Place, Reader, is_before};
 
-use crate::directory::{Directory, KeptFlushes};
+use crate::directory::{Directory, KeptFlushes, KeptPrefix};
 use crate::item::Seconds;
 use crate::range::KeyRange;
+use crate::record::Note;
 
 /// The part that all engines of a process share.
 #[derive(Clone, Debug)]
@@ -38,7 +40,7 @@ pub struct RocksCommon {
 #[derive(Debug)]
 struct Shared {
     /// Locked while a flush is written, so that flushes have one order.
-    directory: Mutex<Directory>,
+    directory: Mutex<FlushDirectory>,
     seconds: Seconds,
     /// Whether a flush could not be written. Then nothing is changed any more.
     has_failed: AtomicBool,
@@ -48,12 +50,30 @@ struct Shared {
     prefixes: Mutex<Prefixes>,
 }
 
-/// The flushes of prefixes that some engine has not taken yet (C2).
+/// The directory, and what it has of the flushes.
+#[derive(Debug)]
+struct FlushDirectory {
+    directory: Directory,
+    epoch: u32,
+    due_unix_s: u32,
+}
+
+/// The flushes of prefixes that some database does not have yet (C2).
 #[derive(Debug)]
 struct Prefixes {
-    list: VecDeque<(u64, Vec<KeyRange>)>,
-    /// For each engine, the newest flush that it has taken.
-    taken: Vec<u64>,
+    /// In the order of their numbers.
+    list: Vec<KeptPrefix>,
+    /// For each engine, the newest flush that its database has.
+    written: Vec<u64>,
+}
+
+impl Prefixes {
+    /// An engine's database has the flushes up to a number.
+    fn note_written(&mut self, engine: u16, number: u64) {
+        self.written[usize::from(engine)] = number;
+        let by_all = self.written.iter().copied().min().unwrap_or(0);
+        self.list.retain(|prefix| prefix.number > by_all);
+    }
 }
 
 impl RocksCommon {
@@ -61,33 +81,39 @@ impl RocksCommon {
     /// before.
     pub(crate) fn new(opening: &Opening, directory: Directory, kept: KeptFlushes) -> Self {
         let seconds = Seconds::of(&opening.start);
-        let word = FlushWord::resumed(kept.epoch, seconds.of_unix(kept.due_unix_s));
+        let KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes } = kept;
+        let word = FlushWord::resumed(epoch, seconds.of_unix(due_unix_s));
         let shared = Shared {
-            directory: Mutex::new(directory),
+            directory: Mutex::new(FlushDirectory { directory, epoch, due_unix_s }),
             seconds,
             has_failed: AtomicBool::new(false),
             refuses_flushes: AtomicBool::new(false),
-            newest: AtomicU64::new(0),
+            newest: AtomicU64::new(newest_prefix),
             prefixes: Mutex::new(Prefixes {
-                list: VecDeque::new(),
-                taken: vec![0; usize::from(opening.engines)],
+                list: prefixes,
+                written: vec![0; usize::from(opening.engines)],
             }),
         };
         Self { heap: HeapCommon::with_flushes(opening, word), shared: Arc::new(shared) }
     }
 
-    /// An engine has a note of this epoch (C1). If the directory does not know it, it is that of
-    /// the flush that was pending, which was carried out.
+    /// An engine has this note. If the directory does not know its epoch, it is that of the flush
+    /// that was pending, which was carried out (C1).
     ///
     /// Errors: the directory is older than the databases.
-    pub(crate) fn resume(&self, epoch: u32, now: &Now) -> Result<(), &'static str> {
+    pub(crate) fn resume(&self, (engine, note): (u16, &Note), now: &Now) -> Result<(), &str> {
+        let older = "has items of flushes that kachel.flush does not have: it is older";
+        if note.prefix > self.newest_prefix() {
+            return Err(older);
+        }
+        self.note_prefix_written(engine, note.prefix);
         let word = self.heap.flushes();
         let kept = word.settle(now.second).epoch();
-        if !is_before(kept, epoch) {
+        if !is_before(kept, note.epoch) {
             return Ok(());
         }
-        if kept.wrapping_add(1) != epoch || word.pending(now.second).is_none() {
-            return Err("has items of flushes that kachel.flush does not have: it is older");
+        if kept.wrapping_add(1) != note.epoch || word.pending(now.second).is_none() {
+            return Err(older);
         }
         word.flush(now.second);
         Ok(())
@@ -95,7 +121,11 @@ impl RocksCommon {
 
     /// Gives a new directory its root file. Each engine has its database.
     pub(crate) fn finish_directory(&self) -> std::io::Result<()> {
-        self.shared.directory.lock().expect("a panic ends the process").finish()
+        self.directory().directory.finish()
+    }
+
+    fn directory(&self) -> MutexGuard<'_, FlushDirectory> {
+        self.shared.directory.lock().expect("a panic ends the process")
     }
 
     pub(crate) const fn heap(&self) -> &HeapCommon {
@@ -125,7 +155,7 @@ impl RocksCommon {
         (more, due): (u32, u32),
         change: impl FnOnce() -> Result<(), FlushFailed>,
     ) -> Result<(), FlushFailed> {
-        let directory = self.shared.directory.lock().expect("a panic ends the process");
+        let mut directory = self.directory();
         if self.shared.refuses_flushes.load(Relaxed) {
             return Err(FlushFailed);
         }
@@ -134,17 +164,31 @@ impl RocksCommon {
         self.heap.cancel_flush(now)?;
         let epoch = self.heap.epoch(now).wrapping_add(more);
         let due_unix_s = self.shared.seconds.to_unix(due);
-        let kept = directory.keep(KeptFlushes { epoch, due_unix_s });
-        if let Err(error) = &kept {
+        (directory.epoch, directory.due_unix_s) = (epoch, due_unix_s);
+        let prefixes = self.prefixes().list.clone();
+        let kept = self.write(&directory, self.newest_prefix(), prefixes);
+        change()?;
+        // A flush that was pending may have become due by now.
+        debug_assert!(!is_before(self.heap.flushes().load().epoch(), epoch), "C1");
+        kept
+    }
+
+    /// Writes the file of the flushes. If that fails, nothing is changed any more.
+    fn write(
+        &self,
+        directory: &FlushDirectory,
+        newest_prefix: u64,
+        prefixes: Vec<KeptPrefix>,
+    ) -> Result<(), FlushFailed> {
+        let &FlushDirectory { ref directory, epoch, due_unix_s } = directory;
+        let flushes = KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes };
+        directory.keep(&flushes).map_err(|error| {
             let what = "a flush cannot be written, so nothing is changed any more";
             log(Level::Error, format_args!("--data: {what}: {error}"), &[]);
             self.shared.has_failed.store(true, Relaxed);
             self.refuse_flushes();
-        }
-        change()?;
-        // A flush that was pending may have become due by now.
-        debug_assert!(!is_before(self.heap.flushes().load().epoch(), epoch), "C1");
-        kept.map_err(|_| FlushFailed)
+            FlushFailed
+        })
     }
 
     fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
@@ -156,17 +200,17 @@ impl RocksCommon {
         self.shared.newest.load(Acquire)
     }
 
-    /// Takes the flushes of prefixes that an engine has not taken (C2).
-    pub(crate) fn take_prefixes(&self, engine: u16) -> Vec<KeyRange> {
-        let mut prefixes = self.prefixes();
-        let Prefixes { list, taken } = &mut *prefixes;
-        let own = &mut taken[usize::from(engine)];
-        let not_taken = list.iter().filter(|(number, _)| number > own);
-        let ranges = not_taken.flat_map(|(_, ranges)| ranges.iter().cloned()).collect();
-        *own = self.newest_prefix();
-        let taken_by_all = taken.iter().copied().min().unwrap_or(0);
-        list.retain(|(number, _)| *number > taken_by_all);
-        ranges
+    /// The ranges of the flushes of prefixes behind number `taken`, for an engine that takes them,
+    /// and the number of the newest of them (C2).
+    pub(crate) fn take_prefixes(&self, taken: u64) -> (Vec<KeyRange>, u64) {
+        let prefixes = self.prefixes();
+        let not_taken = prefixes.list.iter().filter(|prefix| prefix.number > taken);
+        (not_taken.flat_map(KeptPrefix::ranges).collect(), self.newest_prefix())
+    }
+
+    /// An engine's database has the flushes of prefixes up to a number (C2).
+    pub(crate) fn note_prefix_written(&self, engine: u16, number: u64) {
+        self.prefixes().note_written(engine, number);
     }
 }
 
@@ -202,17 +246,24 @@ impl Common for RocksCommon {
         self.keep(now, (0, 0), || Ok(()))
     }
 
-    /// Each engine writes the flush with its next batch, within a second.
+    /// Waits as [`Self::flush`] does. Each engine writes the flush with its next batch, within a
+    /// second.
     fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
+        let directory = self.directory();
         if self.shared.refuses_flushes.load(Relaxed) {
             return Err(PrefixRefused::DiskFailed);
         }
-        let mut prefixes = self.prefixes();
-        if prefixes.list.len() == FLUSHED_PREFIXES_MAX {
+        let mut prefixes = self.prefixes().list.clone();
+        if prefixes.len() == FLUSHED_PREFIXES_MAX {
             return Err(PrefixRefused::TooMany);
         }
-        let number = self.newest_prefix() + 1;
-        prefixes.list.push_back((number, KeyRange::of_prefix(prefix)));
+        let flush = KeptPrefix::new(self.newest_prefix() + 1, prefix);
+        prefixes.push(flush.clone());
+        let kept = self.write(&directory, flush.number, prefixes);
+        kept.map_err(|FlushFailed| PrefixRefused::DiskFailed)?;
+        let mut prefixes = self.prefixes();
+        let number = flush.number;
+        prefixes.list.push(flush);
         self.shared.newest.store(number, Release); // C2
         Ok(())
     }

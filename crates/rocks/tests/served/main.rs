@@ -157,6 +157,60 @@ fn the_flush_of_a_prefix_takes_its_keys_in_all_engines() {
     });
 }
 
+/// The process ends before any database has the flush.
+#[test]
+fn the_flush_of_a_prefix_that_was_answered_survives_a_crash() {
+    with_both(|bench| {
+        bench.start(3);
+        let keys: Vec<String> = (0..20).map(|number| format!("user:{number}")).collect();
+        for key in keys.iter().map(|key| &key[..]).chain(["users"]) {
+            bench.expect(&format!("set {key} 0 0 1\r\n1\r\n"), "STORED\r\n");
+        }
+        bench.disk_that_takes(1_000_000_000);
+        let other = bench.client();
+        other.write(b"flush_prefix user\r\n");
+        bench.pass(0);
+        assert_eq!(other.read(), b"OK\r\n");
+        assert_eq!(flushed_prefixes(bench), 1);
+        for threads in [1, 2] {
+            bench.restart(threads, 1);
+            let all = format!("get users {}\r\n", keys.join(" "));
+            let user_7 = "VALUE user:7 0 1\r\n2\r\n";
+            let kept = if threads == 2 { user_7 } else { "" };
+            bench.expect(&all, &format!("VALUE users 0 1\r\n1\r\n{kept}END\r\n"));
+            // What is stored later is not flushed once more.
+            bench.expect("set user:7 0 0 1\r\n2\r\n", "STORED\r\n");
+            bench.pass(2);
+            assert_eq!(flushed_prefixes(bench), 0, "each database has it");
+        }
+    });
+}
+
+/// The number of flushes of prefixes that are not over.
+fn flushed_prefixes(bench: &mut Bench) -> u64 {
+    stat(bench, "kachel_flushed_prefixes")
+}
+
+#[test]
+fn flushes_of_prefixes_that_are_not_written_are_bounded() {
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(2);
+    bench.disk_that_takes(1_000_000_000);
+    let other = bench.client();
+    for number in 0..70 {
+        other.write(format!("flush_prefix p{number}\r\n").as_bytes());
+    }
+    bench.pass(0);
+    let said = String::from_utf8(other.read()).expect("text");
+    let refused = "SERVER_ERROR too many prefixes are being flushed\r\n";
+    assert_eq!(said, "OK\r\n".repeat(64) + &refused.repeat(6));
+    assert_eq!(flushed_prefixes(&mut bench), 64);
+    // The batches under way, and those that wait for them.
+    (0..3).for_each(|_| bench.pass(1));
+    assert_eq!(flushed_prefixes(&mut bench), 0);
+    bench.expect("flush_prefix p\r\n", "OK\r\n");
+}
+
 #[test]
 fn no_token_is_given_out_twice() {
     with_both(|bench| {
@@ -234,11 +288,19 @@ fn a_large_value_waits_for_memory_and_is_not_refused() {
     });
 }
 
-/// The bytes of values that are being sent, as the server tells them.
+/// A number of `stats kachel`. No operation on a disk ends meanwhile.
+fn stat(bench: &mut Bench, name: &str) -> u64 {
+    let asking = bench.client();
+    asking.write(b"stats kachel\r\n");
+    bench.pass(0);
+    let stats = String::from_utf8(asking.read()).expect("text");
+    let line = stats.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name));
+    line.expect("it is told").trim().parse().expect("a number")
+}
+
+/// The bytes of values that are being sent.
 fn pinned_bytes(bench: &mut Bench) -> u64 {
-    let stats = bench.ask("stats kachel\r\n");
-    let found = stats.lines().find_map(|line| line.strip_prefix("STAT kachel_pinned_bytes "));
-    found.expect("it is told").parse().expect("a number")
+    stat(bench, "kachel_pinned_bytes")
 }
 
 #[test]

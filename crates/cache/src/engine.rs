@@ -208,7 +208,7 @@ impl Engine for Cache {
         let walked = self.segments.walk(&mut at, now.second, items_max, show);
         assert!(walked.items <= items_max, "a walk looks at no more than it may");
         *cursor = Cursor::from_u64(at.to_u64());
-        WalkStep { items: walked.items, more: walked.more }
+        WalkStep::in_memory(walked.items, walked.more)
     }
 
     #[inline]
@@ -290,6 +290,6 @@ impl Extensions for Cache {
         let reclaimed = expired.len();
         debug_assert!(reclaimed <= walked.items, "each was examined");
         expired.into_iter().for_each(|at| self.reclaim_expired(at));
-        CrawlStep { walked: WalkStep { items: walked.items, more: walked.more }, reclaimed }
+        CrawlStep { walked: WalkStep::in_memory(walked.items, walked.more), reclaimed }
     }
 }

@@ -434,7 +434,8 @@ pub trait Engine: Extensions {
     /// Executes one step of a walk over all items: passes live items to `show`, from the cursor on,
     /// and moves the cursor. The step ends at the latest when `show` returns `false`, or when
     /// `items_max` items were examined. The next step continues after the item for which `show`
-    /// returned `false`. An item that moves during the walk may be shown twice or not at all.
+    /// returned `false`. An item that moves during the walk may be shown twice or not at all. The
+    /// shard may leave a walk at any time.
     fn walk(
         &mut self,
         cursor: &mut Cursor,

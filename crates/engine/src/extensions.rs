@@ -143,7 +143,7 @@ pub trait Extensions {
         is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> CrawlStep {
         let _nothing_to_reclaim = (cursor, now, items_max, is_wanted);
-        CrawlStep { walked: WalkStep { items: 0, more: false }, reclaimed: 0 }
+        CrawlStep { walked: WalkStep::in_memory(0, false), reclaimed: 0 }
     }
 
     /// Executes one step of a scan in the order of the keys: passes the live items behind the

@@ -33,8 +33,33 @@ impl Cursor {
 pub struct WalkStep {
     /// The number of items that were examined, dead items included.
     pub items: usize,
-    /// Whether the walk must go on, because there may be more items.
-    pub more: bool,
+    /// How the walk goes on.
+    pub next: WalkNext,
+}
+
+impl WalkStep {
+    /// A step that has examined this number of items in memory. `more`: whether the walk must go
+    /// on, because there may be more items.
+    #[must_use]
+    pub const fn in_memory(items: usize, more: bool) -> Self {
+        Self { items, next: if more { WalkNext::More } else { WalkNext::End } }
+    }
+}
+
+/// How a walk goes on after a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WalkNext {
+    /// It is over: all items were examined.
+    #[default]
+    End,
+    /// There may be more items.
+    More,
+    /// The next items must be read from a disk. A step finds them at the earliest when the engine
+    /// has completed another operation on a file ([`crate::Engine::complete`]).
+    Later,
+    /// It is over although there may be more items: the disk could not read them, or the engine
+    /// does not know any more where the walk was.
+    Failed,
 }
 
 /// The result of one step of a walk that reclaims space.

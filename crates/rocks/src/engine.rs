@@ -24,7 +24,7 @@ use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
     EngineStats, Extensions, HeapPinned, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead,
     Mark, Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Room,
-    Sequence, Ticket, Verb, WalkStep, apply, bytes_of_put,
+    Sequence, Ticket, Verb, WalkNext, WalkStep, apply, bytes_of_put,
 };
 use kachel_host::{Level, log};
 use kachel_io::FileOperation;
@@ -596,10 +596,11 @@ impl Engine for Rocks {
 
     fn maintain(&mut self, now: &Now) -> usize {
         self.begin(now);
+        self.walks.drop_unused(now.second);
         0
     }
 
-    /// A walk that finds no page shows nothing, and goes on when the page was read.
+    /// A walk that finds no page shows nothing, and goes on when a page was read.
     fn walk(
         &mut self,
         cursor: &mut Cursor,
@@ -613,13 +614,20 @@ impl Engine for Rocks {
             number => number,
         };
         *cursor = Cursor::from_u64(number);
-        let mut step = WalkStep { items: 0, more: true };
+        let mut step = WalkStep::in_memory(0, true);
         while step.items < items_max {
-            let (key, record) = match self.walks.next(number) {
+            let (key, record) = match self.walks.next(number, now.second) {
                 Next::Record(key, record) => (key, record),
-                Next::Later => break,
+                Next::Later => {
+                    step.next = WalkNext::Later;
+                    break;
+                }
                 Next::End => {
-                    step.more = false;
+                    step.next = WalkNext::End;
+                    break;
+                }
+                Next::Failed => {
+                    step.next = WalkNext::Failed;
                     break;
                 }
             };

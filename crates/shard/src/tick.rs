@@ -265,6 +265,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
         engines.mailboxes().sleeper(context.core).prepare_sleep();
         let is_called = self.crawling.is_called(context)
             || walking.is_called(context)
+            || self.listings.await_engines(context, engines)
             || resting.await_fences();
         if is_called || resting.has_mail() { Wait::Now } else { resting.longest_sleep() }
     }
@@ -283,7 +284,7 @@ impl<I: Files, C: Clock + 'static, E: FileEngine> Shard<I, C, E> {
             || self.context.has_outgoing.get()
             || self.acceptor.is_busy()
             || self.late.is_busy()
-            || self.listings.may_go_on(&self.context, &self.clients)
+            || self.listings.may_go_on(&self.context, &self.engines, &self.clients)
             || self.crawling.is_busy()
             || self.walking.is_busy()
             || self.context.log.is_on() && self.has_lines()

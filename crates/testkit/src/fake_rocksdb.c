@@ -6,6 +6,7 @@
  * Files in the folder of a database direct it, when it is opened:
  *   fail-write   the number of the write that fails, from 1; all later ones succeed. -1: every sync fails
  *   fail-read    every read of an item that may ask the disk fails, if the file is there
+ *   fail-page    the number of the record from which on an iterator fails, from 0 on; 0: none does
  *   fail-open    the database cannot be opened, if the file is there
  * A database that is closed leaves the file `closed` there.
  *
@@ -28,14 +29,14 @@ typedef struct Database {
     char *path;
     Entry *entries;
     size_t count, room;
-    long writes, fail_write;
+    long writes, fail_write, fail_page;
     int fail_read;
     struct Database *next;
 } Database;
 typedef struct { int kind; Bytes key, record; } Change; /* p: put, d: delete, r: delete a range */
 typedef struct { Change *changes; size_t count; } Batch;
 typedef struct { int tier; } Reading;
-typedef struct { Database *database; size_t at; Bytes key, record; int is_valid; } Iterator;
+typedef struct { Database *database; size_t at; Bytes key, record; int is_valid, is_failed; } Iterator;
 
 static Database *databases;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -168,6 +169,7 @@ Database *rocksdb_open(const unsigned char *options, const char *path, char **er
     found->writes = 0;
     found->fail_write = directed(path, "fail-write");
     found->fail_read = directed(path, "fail-read") != 0;
+    found->fail_page = directed(path, "fail-page");
     pthread_mutex_unlock(&lock);
     return found;
 }
@@ -297,6 +299,8 @@ static void settle(Iterator *iterator, size_t at) {
     free(iterator->record.bytes);
     iterator->key = iterator->record = (Bytes){ 0 };
     Database *database = iterator->database;
+    iterator->is_failed = database->fail_page > 0 && at >= (size_t)database->fail_page;
+    if (iterator->is_failed) at = database->count;
     while (at < database->count && !database->entries[at].is_there) at++;
     iterator->is_valid = at < database->count;
     if (!iterator->is_valid) return;
@@ -324,7 +328,9 @@ const char *rocksdb_iter_value(Iterator *iterator, size_t *count) {
     *count = iterator->record.count;
     return iterator->record.bytes;
 }
-void rocksdb_iter_get_error(Iterator *iterator, char **error) { (void)iterator, (void)error; }
+void rocksdb_iter_get_error(Iterator *iterator, char **error) {
+    if (iterator->is_failed) *error = strdup("IO error: as the test wants it");
+}
 void rocksdb_iter_destroy(Iterator *iterator) {
     free(iterator->key.bytes);
     free(iterator->record.bytes);

@@ -303,15 +303,15 @@ impl<T: Default> HeapMap<T> {
         mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep {
         self.note_flushes(now);
-        let mut step = WalkStep { items: 0, more: false };
+        let (mut step, mut is_ended) = (WalkStep::in_memory(0, false), false);
         for (number, entry) in self.items.range(cursor.to_u64()..) {
-            if step.more || step.items == items_max {
-                step.more = true;
+            if is_ended || step.items == items_max {
+                step = WalkStep::in_memory(step.items, true);
                 break;
             }
             step.items += 1;
             *cursor = Cursor::from_u64(number + 1);
-            step.more = self.is_shown(entry, now) && !show(&entry.key, &&entry.item);
+            is_ended = self.is_shown(entry, now) && !show(&entry.key, &&entry.item);
         }
         self.work_bytes += step.items as u64 * EXAMINED_BYTES;
         step

@@ -21,7 +21,8 @@ use kachel_cache::{Cache, CacheCommon, EngineOf, Miniatures, Pool, PoolOptions, 
 use kachel_engine::{
     Block, ClockOrigin, Common as _, Cursor, Engine as _, EngineOptions, Extensions as _,
     INLINE_VALUE_BYTES_MAX, KeyHasher, LeaseOptions, MissModel as _, MissSums, ModelMemory, Now,
-    Operation, ReceiveValue as _, Room, SampledEvent, SampledRequest, Seeds, Ttl, Verdict, apply,
+    Operation, ReceiveValue as _, Room, SampledEvent, SampledRequest, Seeds, Ttl, Verdict,
+    WalkNext, apply,
 };
 use kachel_host::Budget;
 use kachel_load::{Effect, Trace};
@@ -219,7 +220,7 @@ impl InProcess {
                 bytes += (key.len() + item.value_bytes()) as u64;
                 true
             });
-            if !step.more {
+            if step.next == WalkNext::End {
                 return (items, bytes);
             }
         }

@@ -68,6 +68,8 @@ pub(crate) struct Bench {
     client: Option<FarEnd>,
     /// The Unix time of the next start.
     unix_s: i64,
+    /// Whether each core takes all engines, from the next start on.
+    crew: bool,
 }
 
 impl Bench {
@@ -91,13 +93,25 @@ impl Bench {
         let path = library.as_ref().map(|library| library.path().to_owned());
         let opener = RocksOpener(RocksOptions { data, sync, library: path, text: String::new() });
         let disk = Disk::new(1, &ManualClock::new(0));
-        let (world, client, unix_s) = (None, None, 1_800_000_000);
-        Self { opener, place, _library: library, world, disk, client, unix_s }
+        let (world, client, unix_s, crew) = (None, None, 1_800_000_000, true);
+        Self { opener, place, _library: library, world, disk, client, unix_s, crew }
     }
 
     fn world_options(&self, shards: u16, engines: Option<u16>) -> WorldOptions {
-        let start_unix_s = self.unix_s;
-        WorldOptions { shards, engines, evict: false, start_unix_s, ..WorldOptions::default() }
+        let (start_unix_s, crew) = (self.unix_s, self.crew);
+        WorldOptions {
+            shards,
+            engines,
+            evict: false,
+            start_unix_s,
+            crew,
+            ..WorldOptions::default()
+        }
+    }
+
+    /// Whether each core takes all engines, from the next start on.
+    pub(crate) fn crew(&mut self, crew: bool) {
+        self.crew = crew;
     }
 
     /// Starts the server with this number of threads. A new directory is for as many engines.

@@ -9,6 +9,7 @@
 mod bench;
 
 use bench::{Bench, Kind, sentences};
+use kachel_io::FarEnd;
 use kachel_rocks::RocksSync;
 
 /// Runs a test over both libraries.
@@ -246,6 +247,69 @@ fn a_listing_shows_every_item_once_and_no_dead_one() {
         assert_eq!((keys.len(), dump.lines().count()), (299, 301), "{dump}");
         assert!(keys.contains("new") && !keys.contains("k7") && !keys.contains("k8"));
     });
+}
+
+/// Listings wait for the disk, and the server rests meanwhile (`kachel_testkit::World`, I2). Each
+/// of them is whole, for more clients than there may be pages, and if some of them leave or do not
+/// read.
+#[test]
+fn listings_of_many_clients_wait_for_the_disk_and_are_whole() {
+    const ITEMS: usize = 300;
+    for crew in [true, false] {
+        let mut bench = Bench::new(Kind::Fake);
+        bench.crew(crew);
+        bench.start(2);
+        for number in 0..ITEMS {
+            bench.expect(&format!("set k{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
+        }
+        bench.disk_that_takes(300_000_000);
+        let asks =
+            ["lru_crawler metadump all\r\n", "lru_crawler mgdump all\r\n", "stats items\r\n"];
+        let clients: Vec<_> = (0..60).map(|_| bench.client()).collect();
+        bench.pass(0);
+        for (number, client) in clients.iter().enumerate() {
+            client.write(asks[number % 3].as_bytes());
+            match number % 10 {
+                7 => client.reset(),
+                8 => client.stall(),
+                _ => {}
+            }
+        }
+        (0..15).for_each(|_| bench.pass(1));
+        clients.iter().for_each(FarEnd::allow_all);
+        (0..15).for_each(|_| bench.pass(1));
+        for (number, client) in clients.iter().enumerate().filter(|(number, _)| number % 10 != 7) {
+            let said = String::from_utf8(client.read()).expect("text");
+            let is_key = |line: &&str| line.starts_with("key=") || line.starts_with("mg ");
+            let keys = said.lines().filter(is_key).count();
+            match number % 3 {
+                0 => assert!(keys == ITEMS && said.ends_with("END\r\n"), "{keys}: {number}"),
+                1 => assert!(keys == ITEMS && said.ends_with("EN\r\n"), "{keys}: {number}"),
+                _ => assert!(said.contains(":number 300\r\n"), "{number}: {said}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_listing_whose_items_cannot_be_read_ends_with_an_error() {
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(1);
+    for number in 0..200 {
+        bench.expect(&format!("set k{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
+    }
+    bench.stop();
+    bench.direct("fail-page", "100");
+    bench.start(1);
+    let error = "SERVER_ERROR disk error\r\n";
+    for input in ["lru_crawler metadump all\r\n", "lru_crawler mgdump all\r\n"] {
+        let said = bench.ask(input);
+        assert!(said.lines().count() > 60 && said.ends_with(error), "{said}");
+    }
+    for input in ["stats items\r\n", "stats slabs\r\n"] {
+        bench.expect(input, error);
+    }
+    bench.expect("get none\r\n", "END\r\n");
 }
 
 #[test]

@@ -15,7 +15,7 @@
 //! - R1  There is at most one run at a time in the process. Each core takes part in each run once.
 //! - R2  In one tick a core examines at most `CRAWLED_ITEMS_PER_TICK_MAX` items.
 
-use kachel_engine::{Cursor, Engine};
+use kachel_engine::{Cursor, Engine, WalkNext};
 
 use crate::context::Context;
 use crate::request::form::LISTED_ITEMS_PER_TICK_MAX;
@@ -81,7 +81,7 @@ impl Crawling {
         context.counters.listed_items.add(examined);
         context.counters.crawler_reclaimed.add(reclaimed);
         crawler.note(examined, reclaimed);
-        if !step.walked.more {
+        if step.walked.next == WalkNext::End {
             (*engines_examined, *cursor) = (*engines_examined + 1, Cursor::default());
             if *engines_examined == context.home_engines().len() {
                 self.end(context);

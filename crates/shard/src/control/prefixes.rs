@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{Cursor, Engine, EngineIndex};
+use kachel_engine::{Cursor, Engine, EngineIndex, WalkNext};
 use kachel_observe::{Counters, ObserverSet, PrefixTable};
 
 use crate::context::Context;
@@ -225,5 +225,5 @@ fn examine<E: Engine>(
     drop(engine);
     debug_assert!(walked.items <= WALKED_ITEMS_PER_TICK_MAX, "W1");
     context.counters.prefix_walked_items.add(walked.items as u64);
-    *is_over = !walked.more;
+    *is_over = walked.next == WalkNext::End;
 }

@@ -28,11 +28,13 @@
 //! - I5  All listings of a core together take at most `LISTING_BYTES_PER_CORE_MAX`, for any number
 //!   of clients. What they count is shared (`tally`), and none of it is kept for a client that
 //!   does not read. Its lines are in its outbox, which has its own limit (`net`, `outbox`, I5).
+//! - I6  A listing that waits for a disk does nothing until the engine has completed an operation,
+//!   and the core may sleep. A listing that an engine cannot go on with ends with an error.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-use kachel_engine::{Cursor, Engine, EngineIndex, ReadValue};
+use kachel_engine::{Cursor, Engine, EngineIndex, WalkNext};
 use kachel_io::{Peer, SocketId, SocketName};
 use kachel_net::{ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
 use kachel_observe::{
@@ -229,16 +231,43 @@ impl Listings {
     /// sends nothing, so no event would wake the core after it. Cost: a load, if there is no
     /// listing.
     #[inline]
-    pub(crate) fn may_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
-        !self.listings.is_empty() && self.may_some_go_on(context, clients)
+    pub(crate) fn may_go_on<E: Engine>(
+        &self,
+        context: &Context,
+        engines: &Engines<E>,
+        clients: &Clients<E::Pinned>,
+    ) -> bool {
+        !self.listings.is_empty() && self.may_some_go_on(context, engines, clients)
+    }
+
+    /// Has the engines that listings wait for wake this core. Returns whether one of them has
+    /// completed an operation meanwhile. Cost: a load, if there is no listing.
+    #[inline]
+    pub(crate) fn await_engines<E: Engine>(&self, context: &Context, engines: &Engines<E>) -> bool {
+        let late = self.listings.iter().filter_map(|listing| listing.late);
+        late.fold(false, |has_come, (engine, seen)| {
+            engines.await_advance(engine, context.core); // calls, K3
+            has_come | (engines.completed(engine) != seen)
+        })
     }
 
     #[cold]
-    fn may_some_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
+    fn may_some_go_on<E: Engine>(
+        &self,
+        context: &Context,
+        engines: &Engines<E>,
+        clients: &Clients<E::Pinned>,
+    ) -> bool {
         let may = |listing: &Listing| {
             let open = clients.connections.get(listing.connection);
             let Some(open) = open.filter(|open| open.is_listing()) else { return true };
             let is_held_up = open.is_full() && !self.tally.is_led_by(listing.connection);
+            if listing.has_failed {
+                return !is_held_up;
+            }
+            if is_late(listing, engines) {
+                return false;
+            }
             let owes = listing.executor(context).is_some_and(|next| self.awaited.is_of(next));
             match self.tally.part(listing) {
                 Part::Waits => false,
@@ -300,8 +329,10 @@ impl Listings {
             }
             Executor::Engine(engine) => {
                 // While another core holds the engine, the piece waits.
-                let Some(mut engine) = step.engines.take(engine, step.context) else { return };
-                piece(step.context, &mut *engine, form, cursor, &mut self.lines)
+                let Some(mut taken) = step.engines.take(engine, step.context) else { return };
+                let completed = step.engines.completed(engine);
+                let ended = piece(step.context, &mut *taken, form, cursor, &mut self.lines);
+                Ended { completed, ..ended }
             }
         };
         let Some(mut listing) = self.listings.remove(place) else { return };
@@ -331,6 +362,10 @@ impl Listings {
         let Step { context, engines, clients, .. } = step;
         let &mut Listing { connection, head, form, next_group, .. } = listing;
         let mut answering = Answering { context, engines, clients, connection, head };
+        if listing.has_failed {
+            answering.reply(Reply::DiskError);
+            return true;
+        }
         let Tally { census, window, window_of } = &mut self.tally;
         let next_group = match form {
             Form::Metadump { .. } | Form::Cachedump { .. } | Form::Connections => {
@@ -400,6 +435,7 @@ impl Listings {
         if !open.is_listing() {
             return Check::Over;
         }
+        listing.late = listing.late.filter(|_| is_late(listing, engines));
         if listing.awaited || (open.is_full() && !self.tally.is_led_by(connection)) {
             return Check::Waits;
         }
@@ -411,6 +447,12 @@ impl Listings {
             if listing.form == Form::Connections {
                 clients.text(connection, &sockets(context));
             }
+        }
+        if listing.has_failed {
+            return Check::Next(Next::Lines);
+        }
+        if listing.late.is_some() {
+            return Check::Waits;
         }
         match self.tally.part(listing) {
             Part::Lines => return Check::Next(Next::Lines),
@@ -448,6 +490,11 @@ impl Listings {
     }
 }
 
+/// Whether a listing waits for a disk (I6).
+fn is_late<E: Engine>(listing: &Listing, engines: &Engines<E>) -> bool {
+    listing.late.is_some_and(|(engine, seen)| engines.completed(engine) == seen)
+}
+
 /// Answers the next piece of the items of our engines that another core asks for. Returns `false`
 /// if none is asked for, or if other cores hold the engines.
 fn answer_asked_of_engine<E: Engine>(step: &mut Step<'_, E>, last: &mut EngineIndex) -> bool {
@@ -457,8 +504,10 @@ fn answer_asked_of_engine<E: Engine>(step: &mut Step<'_, E>, last: &mut EngineIn
     for index in behind.chain(all().filter(|index| *index <= before)) {
         let Some(mut engine) = engines.take(index, context) else { continue };
         let Some(work) = engine.backlog().next_piece() else { continue };
-        answer(step, work, |_, form, cursor, _, lines| {
-            piece(context, &mut *engine, form, cursor, lines)
+        let completed = engines.completed(index);
+        answer(step, work, |_, form, cursor, _, lines| Ended {
+            completed,
+            ..piece(context, &mut *engine, form, cursor, lines)
         });
         *last = index;
         return true;
@@ -555,7 +604,8 @@ fn piece<E: Engine>(
     });
     assert!(walked.items <= form.items_max(), "I1");
     context.counters.listed_items.add(walked.items as u64);
-    Ended { next: walked.more.then_some(cursor), examined: walked.items as u32 }
+    let examined = walked.items as u32;
+    Ended { next: walked.next, cursor, examined, completed: 0 }
 }
 
 /// Formats one piece of what this core has: its connections from a cursor on, or its counts by
@@ -576,7 +626,9 @@ fn core_piece<E: Engine>(
         _ => unreachable!("a core does not have {form:?}"),
     };
     debug_assert!(next.is_none_or(|next| next > from), "a piece goes on");
-    Ended { next: next.map(|next| Cursor::from_u64(next as u64)), examined: 0 }
+    let cursor = Cursor::from_u64(next.unwrap_or(0) as u64);
+    let next = if next.is_some() { WalkNext::More } else { WalkNext::End };
+    Ended { next, cursor, ..Ended::default() }
 }
 
 /// Formats the sockets of the process for clients and datagrams, as `stats conns` shows them.

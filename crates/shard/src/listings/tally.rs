@@ -19,7 +19,7 @@
 //! - T2  A listing stores its position in the lines that it sends, and no counts. So the memory of
 //!   all listings does not depend on the number of items that they count.
 
-use kachel_engine::{Cursor, EngineIndex};
+use kachel_engine::{Cursor, EngineIndex, WalkNext};
 use kachel_net::{ConnectionIndex, CoreIndex};
 use kachel_observe::{Census, PrefixWindow};
 use kachel_wire::request::BinaryHead;
@@ -53,6 +53,10 @@ pub(crate) struct Listing {
     pub(crate) next_group: u32,
     /// The least prefix whose line was not sent yet.
     pub(crate) next_prefix: Vec<u8>,
+    /// The engine whose disk it waits for, and the operations that the engine had completed then.
+    pub(crate) late: Option<(EngineIndex, u64)>,
+    /// Whether an engine could not show all of its items.
+    pub(crate) has_failed: bool,
 }
 
 impl Listing {
@@ -76,6 +80,8 @@ impl Listing {
             first_census,
             next_group: 0,
             next_prefix: Vec::new(),
+            late: None,
+            has_failed: false,
         }
     }
 
@@ -178,7 +184,17 @@ impl Tally {
         debug_assert!(!listing.awaited, "a listing goes on with the piece that it waited for");
         let count = listing.form.executors(context);
         debug_assert!(listing.listed < count, "it was not over");
-        let mut is_last = ended.next.is_none();
+        if ended.next == WalkNext::Failed {
+            // What was counted for others is of no use to them.
+            self.forget(listing.connection);
+            listing.has_failed = true;
+            return if listing.form.counts() { b"" } else { text };
+        }
+        let mut is_last = ended.next == WalkNext::End;
+        listing.late = match (ended.next, executor) {
+            (WalkNext::Later, Executor::Engine(engine)) => Some((engine, ended.completed)),
+            _ => None,
+        };
         if listing.form.counts() {
             self.census.add(text, u64::from(ended.examined));
             let cut = !is_last && self.census.is_enough(context.engines());
@@ -197,7 +213,7 @@ impl Tally {
             listing.sent_bytes += text.len();
         }
         listing.listed += u16::from(is_last);
-        listing.cursor = if is_last { Cursor::default() } else { ended.next.unwrap_or_default() };
+        listing.cursor = if is_last { Cursor::default() } else { ended.cursor };
         if let Form::Cachedump { lines_left, .. } = &mut listing.form {
             let lines = text.iter().filter(|&&byte| byte == b'\n').count();
             *lines_left = lines_left.saturating_sub(u32::try_from(lines).unwrap_or(u32::MAX));

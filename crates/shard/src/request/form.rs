@@ -3,7 +3,7 @@
 //! Upstream:   `listing` walks the items; `parked` carries a piece to another core and back.
 //! Downstream: nothing.
 
-use kachel_engine::Cursor;
+use kachel_engine::{Cursor, WalkNext};
 use kachel_observe::Grouping;
 
 /// The most items that a shard examines in one tick for all listings (`lru_crawler metadump`,
@@ -68,7 +68,11 @@ impl Form {
 /// A piece of a listing: where it ended, and how many items it examined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ended {
-    /// Where the next piece begins. `None`: this was the last piece of the shard.
-    pub(crate) next: Option<Cursor>,
+    /// How the walk goes on. If it is over, this was the last piece of the engine or of the core.
+    pub(crate) next: WalkNext,
+    /// Where the next piece begins, if there is one.
+    pub(crate) cursor: Cursor,
     pub(crate) examined: u32,
+    /// The operations on files that the engine had completed by then.
+    pub(crate) completed: u64,
 }

@@ -136,15 +136,18 @@ impl<E: Engine> Backlog<E> {
     }
 
     /// Passes the completed operations to the engine, all of them: they are as few as the engine
-    /// has operations, and requests wait for them.
-    pub(crate) fn complete(&mut self, engine: &mut E, done: &mut Chain<Parked<E>>) {
+    /// has operations, and requests wait for them. Returns their number.
+    pub(crate) fn complete(&mut self, engine: &mut E, done: &mut Chain<Parked<E>>) -> u64 {
+        let mut completed = 0;
         while let Some(mut work) = self.completions.pop() {
             let Brought::Completion(completion) = work.brought.take() else {
                 unreachable!("files, S3: it is applied once")
             };
             engine.complete(completion, &mut |ticket| self.wake(ticket));
             done.push(work);
+            completed += 1;
         }
+        completed
     }
 
     /// Adds a request to those that the engine delays. If it waits behind another one, its ticket

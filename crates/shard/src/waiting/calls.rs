@@ -1,6 +1,7 @@
 //! What calls the home core of an engine, besides the lock of the engine: room that has come, a
 //! time that has come, and operations on files that are left. And the cores that an advance of the
-//! durable word calls. Any core looks at it without the lock.
+//! durable word calls, or an operation on a file that has completed. Any core looks at it without
+//! the lock.
 //!
 //! Upstream:   `entered` arms the call for room and notes the deadline under the lock; the cores
 //!             that read items call.
@@ -21,6 +22,9 @@
 //!   looks for the last time (`mailboxes`, M1). If it finds a call while another core holds the
 //!   engine, it marks the lock (`kachel_stdx::CombiningLock`, C4), and the holder takes the call or
 //!   wakes it.
+//! - K3  The holder counts completed operations before it takes the cores to be woken. A core that
+//!   waits for one names itself before it looks at the count. So it finds another count than the
+//!   one that it has seen, or it is woken.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
@@ -40,8 +44,10 @@ pub(crate) struct Calls {
     deadline_ns: AtomicU64,
     /// Whether the engine has operations on files that no backend had room for.
     has_unsubmitted: AtomicBool,
-    /// A bit for each core that an advance wakes (`fences`, F2).
+    /// A bit for each core that an advance wakes (`fences`, F2), or a completed operation (K3).
     fenced: Box<[AtomicU64]>,
+    /// The operations on files that the engine has completed (K3).
+    completed: AtomicU64,
 }
 
 impl Calls {
@@ -53,17 +59,32 @@ impl Calls {
             deadline_ns: AtomicU64::new(NEVER_NS),
             has_unsubmitted: AtomicBool::new(false),
             fenced,
+            completed: AtomicU64::new(0),
         }
     }
 
-    /// Has an advance wake a core. The caller looks at the durable word afterwards (`fences`, F2).
+    /// Under the lock: counts completed operations on files (K3). The caller wakes the cores of
+    /// [`Self::take_fenced`] afterwards.
+    pub(crate) fn note_completed(&self, operations: u64) {
+        let before = self.completed.load(Ordering::Relaxed);
+        self.completed.store(before + operations, Ordering::Relaxed);
+    }
+
+    /// The operations on files that the engine has completed. Cost: a load.
+    pub(crate) fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Relaxed)
+    }
+
+    /// Has an advance, or a completed operation, wake a core. The caller looks at the durable word
+    /// (`fences`, F2) or at the count (K3) afterwards.
     pub(crate) fn await_advance(&self, core: CoreIndex) {
         let core = core.number();
         self.fenced[core / 64].fetch_or(1 << (core % 64), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the cores that wait for an advance, which the caller has made or seen (`fences`, F2).
+    /// Takes the cores that wait for an advance (`fences`, F2) or for a completed operation (K3),
+    /// which the caller has made or seen.
     /// Cost: a fence, and a load for 64 cores.
     #[cold]
     pub(crate) fn take_fenced(&self, mut wake: impl FnMut(CoreIndex)) {

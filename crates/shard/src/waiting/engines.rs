@@ -185,7 +185,14 @@ impl<E: Engine> Engines<E> {
         self.durable(EngineIndex(fence.engine)).is_lost(Sequence(fence.sequence))
     }
 
-    /// Has this core be woken when more changes of an engine are durable (`fences`, F2).
+    /// The operations on files that an engine has completed (`calls`, K3). Cost: a load.
+    #[inline]
+    pub(crate) fn completed(&self, engine: EngineIndex) -> u64 {
+        self.calls(engine).completed()
+    }
+
+    /// Has this core be woken when more changes of an engine are durable (`fences`, F2), or when
+    /// the engine has completed an operation on a file (`calls`, K3).
     pub(crate) fn await_advance(&self, engine: EngineIndex, core: CoreIndex) {
         self.calls(engine).await_advance(core);
     }

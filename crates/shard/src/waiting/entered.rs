@@ -28,6 +28,7 @@ use crate::context::Context;
 use crate::cores::throttle::NEVER_NS;
 use crate::cores::work::{HOLD_BYTES_MAX, HoldWork};
 use crate::waiting::backlog::{Backlog, RunLimit};
+use crate::waiting::calls::Calls;
 use crate::waiting::engines::{EngineGuard, Engines, Kept};
 use crate::waiting::parked::Parked;
 
@@ -263,7 +264,11 @@ impl<'l, E: Engine> Entered<'l, E> {
         self.take_parked();
         let Kept { engine, backlog, .. } = self.kept();
         let calls = engines.calls(index);
-        backlog.complete(engine, &mut done); // Beyond the limit, and before requests.
+        let completed = backlog.complete(engine, &mut done); // Beyond the limit, before requests.
+        if completed > 0 {
+            calls.note_completed(completed);
+            note_fenced(context, calls);
+        }
         backlog.ask_for_room(engine, calls);
         let mut executed = backlog.run_ready(context, engine, limit, &mut done);
         executed += backlog.run(context, engine, limit, &mut done);
@@ -322,12 +327,7 @@ impl<'l, E: Engine> Entered<'l, E> {
         if *durable != state {
             debug_assert!(*durable < state, "contract, I3");
             *durable = state;
-            let context = self.context;
-            self.engines.calls(self.index).take_fenced(|core| {
-                if core != context.core {
-                    context.note_wake(core);
-                }
-            });
+            note_fenced(self.context, self.engines.calls(self.index));
         }
         let Kept { engine, deadline_ns, .. } = self.kept();
         let now_at_ns = engine.deadline_ns().unwrap_or(NEVER_NS);
@@ -383,6 +383,16 @@ impl<'l, E: Engine> Entered<'l, E> {
             context.note_wake(context.homes.core_of(index));
         }
     }
+}
+
+/// Notes the cores that wait for an advance of an engine, or for an operation that it completes.
+#[cold]
+fn note_fenced(context: &Context, calls: &Calls) {
+    calls.take_fenced(|core| {
+        if core != context.core {
+            context.note_wake(core);
+        }
+    });
 }
 
 impl<E: Engine> Deref for Entered<'_, E> {

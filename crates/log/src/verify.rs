@@ -30,7 +30,7 @@ use crate::walk::{Reader, Step, Walk, Window};
 /// The bytes after which progress is told.
 const PROGRESS_BYTES: u64 = 1 << 20;
 
-/// Who is told what a verification finds.
+/// Gets what a verification finds.
 pub trait Inspector: Debug + Send + 'static {
     /// A header or a record is not as it was written. The records behind it, up to the next commit
     /// that can be read, are not verified.
@@ -42,9 +42,10 @@ pub trait Inspector: Debug + Send + 'static {
 
 /// Verifies every header and record of a log. It ends with the number of records that are whole.
 ///
-/// Cost: it reads each segment that has records once. It takes 1 MiB, and 48 bytes a segment.
+/// Cost: it reads each segment that has records once, and the part behind a damaged record twice.
+/// It takes 1 MiB, and 100 bytes a segment.
 ///
-/// Errors: the file cannot be opened, or is of another size than a log.
+/// Errors: the file cannot be opened, or has more segments than [`SEGMENTS_MAX`].
 #[must_use]
 pub fn verify_log<I: Inspector>(
     folder: FolderHandle,
@@ -121,17 +122,19 @@ impl<I: Inspector> Verification<I> {
                 Err(refusal) => self.inspector.fault(refusal),
                 Ok(head) => match self.head(segment, &head) {
                     Some(header) => table.push((segment, header)),
-                    None => missing.push((segment, head)),
+                    None => {
+                        let (leader, first) =
+                            (&head[2 * UNIT_BYTES..], geometry.first_commit(segment));
+                        let claimed = claimed_generation(leader, self.file.identity, first);
+                        missing.push((segment, claimed.is_some()));
+                    }
                 },
             }
         }
         let named = table.iter().map(|(_, header)| header.segments).max().unwrap_or(0).max(1);
-        for (segment, head) in missing {
-            let (start, first) = (geometry.start(segment), geometry.first_commit(segment));
-            let leader = &head[2 * UNIT_BYTES..];
-            let has_records = claimed_generation(leader, self.file.identity, first).is_some();
+        for (segment, has_records) in missing {
             if segment.0 < named || has_records {
-                self.fault(start, Cause::Damaged(None));
+                self.fault(geometry.start(segment), Cause::Damaged(None));
             }
         }
         if u64::from(named) * geometry.segment_bytes() > self.of_bytes {

@@ -42,13 +42,14 @@
 //!   since the last start, cannot be told from a commit that a crash interrupted: the log ends
 //!   there. A read of a damaged record fails for this record alone.
 //! - **Failure.** After a write or a sync has failed, nothing is written, synced or acknowledged
-//!   any more ([`DurableLog::failure`]). Reads go on. A lack of space heals, unless an earlier write
-//!   may have been lost by it.
+//!   any more ([`DurableLog::failure`]). Reads go on. A lack of space heals, unless an earlier
+//!   write may have been lost by it.
 //! - **Memory.** Two buffers of [`Geometry::commit_bytes_max`], 56 bytes a segment, and the buffers
 //!   of reads, which are the owner's. A start takes 1 MiB more.
 //!
 //! Reading order: `format`, `geometry`, `header`, then [`DurableLog`], `commits`, `segments`,
-//! `reads`, then `recovery` and `walk`, then `scan` and `verify`. `docs/internals/durable-log.md` gives the reasons.
+//! `reads`, then `recovery` and `walk`, then `scan` and `verify`. `docs/internals/durable-log.md`
+//! gives the reasons.
 
 #![forbid(unsafe_code)]
 

@@ -48,6 +48,7 @@ use crate::miss_model::MissModel;
 use crate::operation::{Block, GetTerms, Operation, Ticket, Verb};
 use crate::options::EngineOptions;
 use crate::outcome::{Outcome, Value, Verdict};
+use crate::report::FileReport;
 use crate::stats::{ClassStats, EngineStats};
 use crate::time::Now;
 use crate::walk::{Cursor, WalkStep};
@@ -313,6 +314,12 @@ pub trait Common: Clone + Send + Sync + 'static {
 
     /// A model of the eviction of an engine of this kind. `None` if it does not evict.
     fn miss_model() -> Option<Box<dyn MissModel>> {
+        None
+    }
+
+    /// What the engines tell about their files. It may be some seconds old. `None` if they have no
+    /// files. Cost: locks of this part, and no wait for a disk.
+    fn file_report(&self) -> Option<FileReport> {
         None
     }
 

@@ -35,6 +35,7 @@ mod opening;
 mod operation;
 mod options;
 mod outcome;
+mod report;
 mod stats;
 mod time;
 mod unchanged;
@@ -72,6 +73,7 @@ pub use operation::{
 };
 pub use options::{EngineOptions, LeaseOptions};
 pub use outcome::{Inspection, Outcome, Value, Verdict};
+pub use report::FileReport;
 pub use stats::{ClassStats, EngineStats};
 pub use time::{ClockOrigin, Now, Ttl};
 pub use unchanged::get_unchanged;

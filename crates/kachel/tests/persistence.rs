@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 
-use kachel_testkit::{FakeRocksdb, Launch, Random, Server, setting, skip};
+use kachel_testkit::{FakeRocksdb, Launch, Random, Server, http_get, setting, skip};
 
 /// Kills unless the environment says otherwise.
 const KILLS: u64 = 50;
@@ -253,6 +253,13 @@ fn a_server_that_ends_closes_its_databases() {
         let launch = Launch::memcached(program, &options);
         let mut server = Launch { called_as: "kachel", under: &under, ..launch }.start();
         assert_eq!(server.connect().ask("set a 0 0 1\r\n1\r\n", "\r\n"), "STORED\r\n");
+        if !admin.is_empty() {
+            let metrics = http_get(server.admin_port(), "/metrics");
+            for line in ["kachel_engine_read_only 0", "# TYPE kachel_engine_commits_total counter"]
+            {
+                assert!(metrics.lines().any(|one| one == line), "{metrics}");
+            }
+        }
         server.signal(rustix::process::Signal::TERM);
         assert!(server.process.wait().expect("its end").success());
         for engine in ["engine-0000", "engine-0001"] {

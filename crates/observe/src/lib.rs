@@ -67,6 +67,7 @@ pub use prefixes::{PrefixCounts, PrefixWindow, Prefixes, WINDOW_BYTES_MAX};
 pub use rows::classes::{
     CLASS_ROW_BYTES_MAX, Classes, PIECE_ROWS_MAX, SIZE_STEP_BYTES, sampled_requests, sizes,
 };
+pub use rows::engines::engine_rows;
 pub use rows::general::general;
 pub use rows::others::{PipeNumbers, TlsNumbers, log_rows, pipe_rows, tls_rows};
 pub use rows::own::own;

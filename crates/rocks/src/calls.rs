@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kachel_io::{FileError, FileOperation, FileWork, WaitingCall};
 
-use crate::database::{Database, DatabaseError, Page};
+use crate::database::{Database, DatabaseError, Measured, Page};
 use crate::pending::Batch;
 
 /// What a call does, and what it has found.
@@ -19,8 +19,6 @@ pub(crate) enum Task {
         batch: Batch,
         /// Whether it is durable then.
         syncs: bool,
-        /// Whether the items are to be counted afterwards, and their number.
-        counts: Option<u64>,
     },
     /// Reads keys.
     Read {
@@ -37,6 +35,8 @@ pub(crate) enum Task {
     },
     /// Makes what was written durable.
     Sync,
+    /// Asks for the numbers of the database, and counts its items.
+    Measure { measured: Measured, items: u64 },
 }
 
 /// A call of the library.
@@ -99,17 +99,15 @@ impl RocksCall {
     fn try_call(&mut self) -> Result<(), DatabaseError> {
         let database = &*self.database;
         match &mut self.task {
-            Task::Write { batch, syncs, counts } => {
-                database.write(&batch.changes, *syncs)?;
-                if let Some(items) = counts {
-                    *items = database.items();
-                }
-            }
+            Task::Write { batch, syncs } => database.write(&batch.changes, *syncs)?,
             Task::Read { keys, found } => *found = database.get_many(keys),
             Task::Page { behind, page, .. } => {
                 *page = database.page(behind, PAGE_RECORDS_MAX, PAGE_BYTES_MAX)?;
             }
             Task::Sync => database.sync()?,
+            Task::Measure { measured, items } => {
+                (*measured, *items) = (database.measure(), database.items());
+            }
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
     EngineStats, Extensions, HeapPinned, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead,
     Mark, Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Room,
-    Sequence, Ticket, Verb, WalkNext, WalkStep, apply, bytes_of_put,
+    Sequence, Ticket, Verb, WalkStep, apply, bytes_of_put,
 };
 use kachel_host::{Level, log};
 use kachel_io::FileOperation;
@@ -33,24 +33,25 @@ use kachel_stdx::is_before;
 use crate::accesses::Accesses;
 use crate::calls::{Completed, RocksCall, Task};
 use crate::change::Change;
-use crate::database::{Database, InMemory, Page};
+use crate::database::{Database, InMemory, Measured, Page};
 use crate::fetches::{Fetches, Unreadable};
 use crate::filter::RecordFilter;
 use crate::item::{Known, RocksItem};
 use crate::options::RocksSync;
 use crate::pending::Pending;
-use crate::record::{NOTE_KEY, Note};
+use crate::record::Note;
+use crate::reports::Measuring;
 use crate::shared::RocksCommon;
 use crate::syncs::Syncs;
 use crate::tokens::Tokens;
-use crate::walks::{Next, Walks};
+use crate::walks::Walks;
 
 /// The most calls of an engine that read keys at a time, and the most keys of one. Guesses.
 const READS_MAX: usize = 2;
 const READ_KEYS_MAX: usize = 32;
 /// An operation counts as this many bytes of work beside its value: a lookup of RocksDB takes about
 /// as long as it takes to copy as many. A guess.
-const OPERATION_BYTES: u64 = 4096;
+pub(crate) const OPERATION_BYTES: u64 = 4096;
 
 /// What an engine is made of when it is opened.
 pub(crate) struct Parts {
@@ -69,18 +70,18 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 pub struct Rocks {
     number: u16,
-    common: RocksCommon,
-    hasher: KeyHasher,
+    pub(crate) common: RocksCommon,
+    pub(crate) hasher: KeyHasher,
     database: Arc<Database>,
     filter: Arc<RecordFilter>,
     tokens: Tokens,
     /// The last note of the engine (E4).
     noted: Note,
     sync: Syncs,
-    pending: Pending,
+    pub(crate) pending: Pending,
     fetches: Fetches,
-    walks: Walks,
-    accesses: Accesses,
+    pub(crate) walks: Walks,
+    pub(crate) accesses: Accesses,
     durable: Arc<DurableWord>,
     reads: usize,
     last_ticket: u64,
@@ -90,33 +91,26 @@ pub struct Rocks {
     is_room_awaited: bool,
     /// The ticket of the operation that was executed last (E3).
     in_use: Option<u64>,
-    current: Current,
+    pub(crate) current: Current,
     has_leased: bool,
     /// Whether a read that has failed was reported.
     has_reported: bool,
-    counts: Counts,
+    measuring: Measuring,
     stats: EngineStats,
-    work_bytes: u64,
+    pub(crate) work_bytes: u64,
     last_dead: Arc<LastDead>,
     /// Of the last operation: the sequence that its outcome depends on, or the ticket that it got.
     outcome_of: Arc<AtomicU64>,
 }
 
-/// When items are counted: at most once a second.
-#[derive(Debug, Default)]
-struct Counts {
-    second: u32,
-    are_wanted: bool,
-}
-
 /// The item that the operation has found or made, and what else it needs.
 #[derive(Debug, Default)]
-struct Current {
+pub(crate) struct Current {
     key: Vec<u8>,
     secret_hash: u64,
     item: Option<RocksItem>,
     /// The flush epoch in which the operation began.
-    epoch: u32,
+    pub(crate) epoch: u32,
 }
 
 /// The place of the one item that an operation has found or made.
@@ -149,7 +143,7 @@ impl Rocks {
             current: Current::default(),
             has_leased: false,
             has_reported: false,
-            counts: Counts::default(),
+            measuring: Measuring::default(),
             stats,
             work_bytes: 0,
             last_dead: Arc::default(),
@@ -167,9 +161,7 @@ impl Rocks {
         }
         self.note_failed_flush();
         self.filter.note_time(self.common.seconds().to_unix(now.second));
-        if self.counts.second != now.second {
-            self.counts = Counts { second: now.second, are_wanted: true };
-        }
+        self.measuring.note_second(now.second, self.common.reports());
         self.current.epoch = self.common.heap().epoch(now);
         while self.noted.prefix != self.common.newest_prefix() {
             let (ranges, newest) = self.common.take_prefixes(self.noted.prefix);
@@ -285,8 +277,10 @@ impl Rocks {
                 "engine {engine} changes nothing any more: RocksDB cannot {what}: {failure}"
             );
             log(Level::Error, format_args!("{text}"), &[]);
+            self.common.reports().note_error(&text);
         }
         self.durable.fail();
+        self.note_report();
         self.pending.fail();
         self.common.refuse_flushes();
     }
@@ -294,15 +288,22 @@ impl Rocks {
     /// Reports the first read that has failed.
     fn report(&mut self, failure: &str) {
         if !self.has_reported {
-            let engine = self.number;
-            log(Level::Error, format_args!("engine {engine}: RocksDB cannot read: {failure}"), &[]);
+            let text = format!("engine {}: RocksDB cannot read: {failure}", self.number);
+            log(Level::Error, format_args!("{text}"), &[]);
+            self.common.reports().note_error(&text);
         }
         self.has_reported = true;
     }
 
+    /// Reports the numbers of the engine.
+    fn note_report(&mut self) {
+        self.measuring.report.is_read_only = self.durable.has_failed();
+        self.common.reports().note(self.number, self.measuring.report);
+    }
+
     /// A batch was written, or not.
     fn written(&mut self, task: Task, failure: Option<String>, ready: &mut impl FnMut(u64)) {
-        let Task::Write { batch, counts, syncs } = task else { unreachable!("the caller looked") };
+        let Task::Write { batch, syncs } = task else { unreachable!("the caller looked") };
         match failure {
             Some(failure) => self.fail("write", &failure),
             None if self.durable.has_failed() => {} // A sync or a flush has failed meanwhile (E2).
@@ -310,13 +311,13 @@ impl Rocks {
                 self.pending.committed(&batch);
                 self.durable.advance(batch.sequence);
                 self.sync.note_written(syncs);
+                self.measuring.note_commit(syncs);
                 for change in &batch.changes {
                     if let Change::Note(note) = change {
                         self.tokens.note_durable(note.tokens);
                         self.common.note_prefix_written(self.number, note.prefix);
                     }
                 }
-                self.stats.items = counts.unwrap_or(self.stats.items);
             }
         }
         drop(batch); // Its values give their memory back.
@@ -546,8 +547,7 @@ impl Engine for Rocks {
         if !has_failed && let Some(batch) = self.pending.take_batch() {
             // The note about tokens is durable in every mode: no token may come back.
             let syncs = self.sync.is_always() || self.tokens.is_noting();
-            let counts = std::mem::take(&mut self.counts.are_wanted).then_some(0);
-            let task = Task::Write { batch, syncs, counts };
+            let task = Task::Write { batch, syncs };
             return Some(RocksCall::operation(&self.database, task));
         }
         if self.reads < READS_MAX {
@@ -565,6 +565,10 @@ impl Engine for Rocks {
         if !has_failed && self.sync.begin() {
             return Some(RocksCall::operation(&self.database, Task::Sync));
         }
+        if self.measuring.take_wanted(self.common.reports()) {
+            let task = Task::Measure { measured: Measured::default(), items: 0 };
+            return Some(RocksCall::operation(&self.database, task));
+        }
         None
     }
 
@@ -580,7 +584,16 @@ impl Engine for Rocks {
             }
             Task::Sync => {
                 self.sync.end();
-                failure.iter().for_each(|failure| self.fail("sync", failure));
+                match failure {
+                    Some(failure) => self.fail("sync", &failure),
+                    None => self.measuring.note_sync(),
+                }
+            }
+            Task::Measure { measured, items } => {
+                if failure.is_none() {
+                    (self.measuring.report.measured, self.stats.items) = (measured, items);
+                }
+                self.note_report();
             }
         }
     }
@@ -600,46 +613,15 @@ impl Engine for Rocks {
         0
     }
 
-    /// A walk that finds no page shows nothing, and goes on when a page was read.
     fn walk(
         &mut self,
         cursor: &mut Cursor,
         now: &Now,
         items_max: usize,
-        mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep {
         self.begin(now);
-        let number = match cursor.to_u64() {
-            0 => self.walks.begin(self.pending.last_sequence()),
-            number => number,
-        };
-        *cursor = Cursor::from_u64(number);
-        let mut step = WalkStep::in_memory(0, true);
-        while step.items < items_max {
-            let (key, record) = match self.walks.next(number, now.second) {
-                Next::Record(key, record) => (key, record),
-                Next::Later => {
-                    step.next = WalkNext::Later;
-                    break;
-                }
-                Next::End => {
-                    step.next = WalkNext::End;
-                    break;
-                }
-                Next::Failed => {
-                    step.next = WalkNext::Failed;
-                    break;
-                }
-            };
-            step.items += 1;
-            self.work_bytes += OPERATION_BYTES + record.len() as u64;
-            if let Some(item) = self.shown(&key, &record, now)
-                && !show(&key, &&item)
-            {
-                break;
-            }
-        }
-        step
+        self.step_walk(cursor, now, items_max, show)
     }
 
     fn work_bytes(&self) -> u64 {
@@ -648,23 +630,6 @@ impl Engine for Rocks {
 
     fn stats(&self) -> EngineStats {
         EngineStats { index_items: self.stats.items, ..self.stats }
-    }
-}
-
-impl Rocks {
-    /// The item of a record that a walk has read, as it is now, if a walk shows it.
-    fn shown(&self, key: &[u8], record: &[u8], now: &Now) -> Option<RocksItem> {
-        if key == NOTE_KEY {
-            return None;
-        }
-        let (heap, seconds) = (self.common.heap(), self.common.seconds());
-        let mut item = match self.pending.find(key) {
-            Some(known) => known.item?,
-            None => RocksItem::of_record(record, heap, seconds).ok()?,
-        };
-        let is_dead = item.has_expired(now) || is_before(item.epoch(), self.current.epoch);
-        item.set_access(self.accesses.last(self.hasher.secret_hash(key)));
-        (!is_dead && !(&item).is_remnant()).then_some(item)
     }
 }
 

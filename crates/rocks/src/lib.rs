@@ -26,9 +26,11 @@ mod options;
 mod pending;
 mod range;
 mod record;
+mod reports;
 mod shared;
 mod syncs;
 mod tokens;
+mod walking;
 mod walks;
 
 pub use engine::{Rocks, TheItem};

@@ -173,6 +173,10 @@ functions! {
     /// The database, the name of a property, and a place for the number. Not 0: there is none.
     property = c"rocksdb_property_int":
         unsafe extern "C" fn(&Object, *const c_char, *mut u64) -> c_int,
+    /// The database and the name of a property. Returns its text, which [`Library::free`] frees, or
+    /// null.
+    property_text = c"rocksdb_property_value":
+        unsafe extern "C" fn(&Object, *const c_char) -> *mut c_char,
 }
 
 impl fmt::Debug for Library {

@@ -20,7 +20,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use kachel_engine::{
-    Common, EngineOptions, FlushFailed, HeapCommon, HeapUpload, Now, Opening, PrefixRefused,
+    Common, EngineOptions, FileReport, FlushFailed, HeapCommon, HeapUpload, Now, Opening,
+    PrefixRefused,
 };
 use kachel_host::{Level, log};
 use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, FlushWord, Place, Reader, is_before};
@@ -29,6 +30,7 @@ use crate::directory::{Directory, KeptFlushes, KeptPrefix};
 use crate::item::Seconds;
 use crate::range::KeyRange;
 use crate::record::Note;
+use crate::reports::Reports;
 
 /// The part that all engines of a process share.
 #[derive(Clone, Debug)]
@@ -48,6 +50,7 @@ struct Shared {
     /// The number of the newest flush of a prefix.
     newest: AtomicU64,
     prefixes: Mutex<Prefixes>,
+    reports: Reports,
 }
 
 /// The directory, and what it has of the flushes.
@@ -93,6 +96,7 @@ impl RocksCommon {
                 list: prefixes,
                 written: vec![0; usize::from(opening.engines)],
             }),
+            reports: Reports::new(opening.engines),
         };
         Self { heap: HeapCommon::with_flushes(opening, word), shared: Arc::new(shared) }
     }
@@ -130,6 +134,10 @@ impl RocksCommon {
 
     pub(crate) const fn heap(&self) -> &HeapCommon {
         &self.heap
+    }
+
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.shared.reports
     }
 
     pub(crate) fn seconds(&self) -> Seconds {
@@ -184,7 +192,9 @@ impl RocksCommon {
         let flushes = KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes };
         directory.keep(&flushes).map_err(|error| {
             let what = "a flush cannot be written, so nothing is changed any more";
-            log(Level::Error, format_args!("--data: {what}: {error}"), &[]);
+            let text = format!("--data: {what}: {error}");
+            log(Level::Error, format_args!("{text}"), &[]);
+            self.shared.reports.note_error(&text);
             self.shared.has_failed.store(true, Relaxed);
             self.refuse_flushes();
             FlushFailed
@@ -270,6 +280,10 @@ impl Common for RocksCommon {
 
     fn live_prefixes(&self) -> usize {
         self.prefixes().list.len()
+    }
+
+    fn file_report(&self) -> Option<FileReport> {
+        Some(self.shared.reports.sums(self.has_failed()))
     }
 
     fn pinned_bytes(&self) -> u64 {

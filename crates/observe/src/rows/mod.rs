@@ -4,8 +4,8 @@
 //! Downstream: sinks, which write the rows as text, in the binary protocol, or as metrics.
 //!
 //! The tables of rows are in `general` (`stats`), `own` (`stats kachel`) and `classes` (`stats
-//! items`, `slabs` and `sizes`); `others` has the rows of TLS and of the pipe. A row that is added
-//! to a table appears in every sink.
+//! items`, `slabs` and `sizes`). `engines` has the rows of `stats engine`. `others` has those of
+//! TLS and of the pipe. A row that is added to a table appears in every sink.
 
 use std::fmt;
 
@@ -16,6 +16,7 @@ use crate::engine_counters::EngineCounters;
 use crate::totals::Totals;
 
 pub(crate) mod classes;
+pub(crate) mod engines;
 pub(crate) mod general;
 pub(crate) mod others;
 pub(crate) mod own;

@@ -5,11 +5,11 @@
 
 use std::fmt::Write as _;
 
-use kachel_engine::ClassStats;
+use kachel_engine::{ClassStats, FileReport};
 use kachel_observe::{
     ClassNumbers, HottestKeys, Metrics, ObservedPrefixes, PipeNumbers, PrefixNumbers, ProcessFacts,
-    REQUEST_KINDS, Row, TlsNumbers, Totals, class_metrics, general, hot_key_metrics, log_rows, own,
-    pipe_rows, prefix_metrics, process_metrics, tls_rows,
+    REQUEST_KINDS, Row, TlsNumbers, Totals, class_metrics, engine_rows, general, hot_key_metrics,
+    log_rows, own, pipe_rows, prefix_metrics, process_metrics, tls_rows,
 };
 
 const FACTS: ProcessFacts<'_> = ProcessFacts {
@@ -64,10 +64,12 @@ pub(crate) enum Group {
     Tls,
     /// Those with the pipe.
     Pipe,
+    /// Those whose engines have files.
+    Engine,
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Exporter,
         Self::Own,
         Self::Classes,
@@ -75,6 +77,7 @@ impl Group {
         Self::Prefixes,
         Self::Tls,
         Self::Pipe,
+        Self::Engine,
     ];
 
     const fn heading(self) -> &'static str {
@@ -88,6 +91,7 @@ impl Group {
             }
             Self::Tls => "Servers with TLS (`-Z`)",
             Self::Pipe => "Servers with the pipe (`--pipe`)",
+            Self::Engine => "Servers whose engines have files (`--engine`, `stats engine`)",
         }
     }
 }
@@ -162,6 +166,7 @@ pub(crate) fn metrics() -> Vec<Metric> {
         (prefix_metrics(&prefixes), Group::Prefixes),
         (text(&tls_rows(&tls)), Group::Tls),
         (text(&pipe_rows(&PipeNumbers::default())), Group::Pipe),
+        (text(&engine_rows(&FileReport::default())), Group::Engine),
     ] {
         let heads = text.lines().zip(text.lines().skip(1)).filter_map(|(first, second)| {
             let (name, help) = first.strip_prefix("# HELP ")?.split_once(' ')?;

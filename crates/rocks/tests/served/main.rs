@@ -312,6 +312,64 @@ fn a_listing_whose_items_cannot_be_read_ends_with_an_error() {
     bench.expect("get none\r\n", "END\r\n");
 }
 
+/// A row of `stats engine`.
+fn engine_stat(bench: &mut Bench, name: &str) -> String {
+    let said = bench.ask("stats engine\r\n");
+    assert!(said.ends_with("END\r\n"), "{said}");
+    let name = format!("STAT kachel_engine_{name} ");
+    let line = said.lines().find_map(|line| line.strip_prefix(&name));
+    line.unwrap_or_else(|| panic!("no {name}: {said}")).to_owned()
+}
+
+#[test]
+fn the_files_of_the_engines_are_reported() {
+    with_both(|bench| {
+        bench.start(2);
+        for number in 0..20 {
+            bench.expect(&format!("set k{number} 0 0 1\r\n1\r\n"), "STORED\r\n");
+        }
+        (0..2).for_each(|_| bench.pass(1));
+        let number = |bench: &mut Bench, name: &str| {
+            engine_stat(bench, name).parse::<u64>().expect("a number")
+        };
+        assert_eq!((number(bench, "commits"), number(bench, "syncs")), (20, 20));
+        assert!(number(bench, "cache_bytes") > 0 && number(bench, "write_buffer_bytes") > 0);
+        assert_eq!((number(bench, "read_only"), number(bench, "stopped")), (0, 0));
+        assert_eq!(engine_stat(bench, "first_error"), "none");
+        // The binary protocol has the same rows, and an empty one at the end.
+        let rows = bench.ask("stats engine\r\n").lines().count() - 1;
+        let ask = [&[0x80, 0x10, 0, 6, 0, 0, 0, 0, 0, 0, 0, 6][..], &[0; 12], b"engine"].concat();
+        let binary = bench.client();
+        binary.write(&ask);
+        bench.pass(0);
+        let said = binary.read();
+        let heads = said.windows(4).filter(|bytes| bytes[..2] == [0x81, 0x10]).count();
+        assert_eq!((heads, rows), (12, 11));
+        // Each engine has the note of its own.
+        let items: u64 = stat_of(bench, "stats\r\n", "curr_items");
+        assert_eq!(items, 22);
+        // The databases write their buffers to files when they are opened.
+        bench.restart(2, 1);
+        (0..3).for_each(|_| bench.pass(1));
+        assert!(number(bench, "files") >= 2 && number(bench, "disk_bytes") > 0);
+    });
+}
+
+#[test]
+fn the_first_failure_is_told_and_the_engine_is_read_only() {
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(1);
+    bench.stop();
+    bench.direct("fail-write", "2");
+    bench.start(1);
+    assert_eq!(bench.ask("set a 0 0 1\r\n1\r\n"), "");
+    bench.connect();
+    assert_eq!(engine_stat(&mut bench, "read_only"), "1");
+    let error =
+        "engine 0 changes nothing any more: RocksDB cannot write: IO error: as the test wants it";
+    assert_eq!(engine_stat(&mut bench, "first_error"), error);
+}
+
 #[test]
 fn requests_for_one_key_are_answered_in_their_order_while_it_is_read() {
     with_both(|bench| {
@@ -354,8 +412,13 @@ fn a_large_value_waits_for_memory_and_is_not_refused() {
 
 /// A number of `stats kachel`. No operation on a disk ends meanwhile.
 fn stat(bench: &mut Bench, name: &str) -> u64 {
+    stat_of(bench, "stats kachel\r\n", name)
+}
+
+/// A number of a topic of `stats`, in the same way.
+fn stat_of(bench: &mut Bench, topic: &str, name: &str) -> u64 {
     let asking = bench.client();
-    asking.write(b"stats kachel\r\n");
+    asking.write(topic.as_bytes());
     bench.pass(0);
     let stats = String::from_utf8(asking.read()).expect("text");
     let line = stats.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name));

@@ -14,7 +14,7 @@ use kachel_host::Budget;
 use kachel_net::{SenderBudget, Users};
 use kachel_observe::{
     HottestKeys, Metrics, MissCurve, Moment, ObservedPrefixes, Observers, ProcessFacts, Reading,
-    Totals, Watchers, general, own,
+    Totals, Watchers, engine_rows, general, own,
 };
 
 use crate::cores::buffers::WaitingMemory;
@@ -197,6 +197,8 @@ impl Shared {
         let mut metrics = Metrics::default();
         general(totals, &facts, &self.options.other_rows(false), &mut |row| metrics.take(row));
         own(totals, &facts, &self.options.other_rows(true), &mut |row| metrics.take(row));
+        let report = common.file_report();
+        report.iter().flat_map(engine_rows).for_each(|row| metrics.take(&row));
         metrics.take_totals(totals);
         metrics.text(self.settings())
     }

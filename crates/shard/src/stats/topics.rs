@@ -71,6 +71,7 @@ impl<E: Engine> Answering<'_, E> {
             // This topic has nothing to show yet.
             StatsTopic::Extstore => self.reply(Reply::End),
             StatsTopic::Pipe => self.pipe(),
+            StatsTopic::Engine => self.files(),
             StatsTopic::HotKeys(count) => self.hottest_keys(count),
             StatsTopic::MissCurve => self.miss_curve(),
             StatsTopic::Prefixes(count) => self.observed_prefixes(count),
@@ -123,6 +124,15 @@ impl<E: Engine> Answering<'_, E> {
         debug_assert!(facts.as_ref().is_none_or(|facts| !facts.is_empty()), "a pipe has a state");
         for (name, value) in facts.into_iter().flatten() {
             self.stat(&name, value.as_bytes());
+        }
+        self.reply(Reply::End);
+    }
+
+    /// Sends what the engines tell about their files, if they have some.
+    fn files(&mut self) {
+        let report = self.engines.common().file_report();
+        for row in report.iter().flat_map(kachel_observe::engine_rows) {
+            self.stat(row.name, row.value.to_string().as_bytes());
         }
         self.reply(Reply::End);
     }

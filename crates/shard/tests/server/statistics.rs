@@ -169,6 +169,13 @@ fn each_item_that_was_flushed_is_reclaimed_once() {
     }
 }
 
+#[test]
+fn engines_without_files_have_nothing_to_tell_of_them() {
+    let mut world = World::new(WorldOptions::default());
+    let client = world.connect();
+    assert_eq!(world.ask(&client, b"stats engine\r\n"), b"END\r\n");
+}
+
 /// `stats pipe` shows what the pipe tells, and nothing in a server without one.
 #[test]
 fn a_server_without_a_pipe_has_nothing_to_tell_of_it() {

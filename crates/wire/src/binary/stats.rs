@@ -26,6 +26,7 @@ pub fn binary_stats_topic(key: &[u8]) -> StatsTopic {
         b"sizes" => StatsTopic::Sizes,
         b"kachel" => StatsTopic::Kachel,
         b"pipe" => StatsTopic::Pipe,
+        b"engine" => StatsTopic::Engine,
         b"hotkeys" => hot_keys(None),
         b"mrc" => StatsTopic::MissCurve,
         b"prefixes" => prefixes(None),

@@ -50,6 +50,8 @@ pub enum StatsTopic {
     Kachel,
     /// `stats pipe`. 1.6.45 has no such topic.
     Pipe,
+    /// `stats engine`: the files of the engines. 1.6.45 has no such topic.
+    Engine,
     /// `stats hotkeys [COUNT]`: the hottest keys, at most `COUNT` of each list. 1.6.45 has no such
     /// topic.
     HotKeys(u32),
@@ -116,6 +118,7 @@ pub fn stats_topic(topic: &[u8]) -> StatsTopic {
             b"sizes" => StatsTopic::Sizes,
             b"kachel" => StatsTopic::Kachel,
             b"pipe" => StatsTopic::Pipe,
+            b"engine" => StatsTopic::Engine,
             b"hotkeys" => hot_keys(words.next()),
             b"mrc" => StatsTopic::MissCurve,
             b"prefixes" => prefixes(words.next()),
@@ -176,6 +179,7 @@ mod tests {
             (b"conns", StatsTopic::Conns),
             (b"pipe", StatsTopic::Pipe),
             (b"pip", StatsTopic::Unknown),
+            (b"engine", StatsTopic::Engine),
             (b"hotkeys", StatsTopic::HotKeys(20)),
             (b"hotkeys 5", StatsTopic::HotKeys(5)),
             (b"hotkeys x", StatsTopic::Unknown),

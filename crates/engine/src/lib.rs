@@ -28,6 +28,7 @@ mod extensions;
 mod guesses;
 mod heap;
 mod item;
+mod kept;
 mod key;
 mod last_dead;
 mod miss_model;
@@ -60,6 +61,7 @@ pub use heap::{
 };
 pub use item::{Facts, ItemView, Wanted};
 pub use kachel_stdx::{DurableWord, Sequence};
+pub use kept::{KeptSeconds, RESERVED_TOKENS, Tokens};
 pub use key::{EngineIndex, KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};
 pub use miss_model::{

@@ -24,7 +24,7 @@ use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
     EngineStats, Extensions, HeapPinned, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead,
     Mark, Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Room,
-    Sequence, Ticket, Verb, WalkStep, apply, bytes_of_put,
+    Sequence, Ticket, Tokens, Verb, WalkStep, apply, bytes_of_put,
 };
 use kachel_host::{Level, log};
 use kachel_io::FileOperation;
@@ -43,7 +43,6 @@ use crate::record::Note;
 use crate::reports::Measuring;
 use crate::shared::RocksCommon;
 use crate::syncs::Syncs;
-use crate::tokens::Tokens;
 use crate::walks::Walks;
 
 /// The most calls of an engine that read keys at a time, and the most keys of one. Guesses.
@@ -448,7 +447,7 @@ impl Primitives for Rocks {
         now: &Now,
     ) -> Result<TheItem, Refused> {
         debug_assert!(key.bytes() == self.current.key, "it was looked for under this key");
-        let token = self.tokens.next();
+        let token = self.tokens.take();
         let has_token = self.options().cas || put.remnant;
         let cas = if has_token { put.cas.unwrap_or(token) } else { 0 };
         let value = self.value(put, block);

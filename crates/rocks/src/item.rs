@@ -1,44 +1,13 @@
-//! An item as the engine found or made it, and how its seconds become Unix times.
+//! An item as the engine found or made it.
 //!
 //! Upstream:   `engine` finds items in its database and makes new ones.
 //! Downstream: `engine::verb` decides by it; `pending` and `fetches` keep some.
 
 use kachel_engine::{
-    HeapCommon, HeapValue, INLINE_VALUE_BYTES_MAX, ItemView, Mark, Now, Put, Sequence,
+    HeapCommon, HeapValue, INLINE_VALUE_BYTES_MAX, ItemView, KeptSeconds, Mark, Now, Put, Sequence,
 };
 
 use crate::record::{ForeignRecord, HEADER_BYTES, Header};
-
-/// The Unix time from which the process counts its seconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seconds {
-    origin_unix_s: i64,
-}
-
-impl Seconds {
-    pub(crate) fn of(now: &Now) -> Self {
-        Self { origin_unix_s: now.unix(0) }
-    }
-
-    /// The Unix time of a second; 0 stays 0. What is too early or too late to be a number becomes
-    /// the first or the last one.
-    pub(crate) fn to_unix(self, second: u32) -> u32 {
-        if second == 0 {
-            return 0;
-        }
-        let unix_s = self.origin_unix_s.saturating_add(second.into()).max(1);
-        u32::try_from(unix_s).unwrap_or(u32::MAX)
-    }
-
-    /// The second of a Unix time; 0 stays 0. What was before the process is its second 1.
-    pub(crate) fn of_unix(self, unix_s: u32) -> u32 {
-        if unix_s == 0 {
-            return 0;
-        }
-        let second = i64::from(unix_s).saturating_sub(self.origin_unix_s).max(1);
-        u32::try_from(second).unwrap_or(u32::MAX)
-    }
-}
 
 /// An item.
 #[derive(Clone, Debug)]
@@ -59,7 +28,7 @@ impl RocksItem {
         (cas, epoch): (u64, u32),
         value: HeapValue,
         now: &Now,
-        seconds: Seconds,
+        seconds: KeptSeconds,
     ) -> Self {
         let header = Header {
             client_flags: put.client_flags,
@@ -82,7 +51,7 @@ impl RocksItem {
     pub(crate) fn of_record(
         record: &[u8],
         common: &HeapCommon,
-        seconds: Seconds,
+        seconds: KeptSeconds,
     ) -> Result<Self, ForeignRecord> {
         let (header, value) = Header::of_record(record)?;
         Ok(Self {
@@ -123,7 +92,7 @@ impl RocksItem {
         (self.is_fetched, self.last_access) = (old.is_fetched, old.last_access);
     }
 
-    pub(crate) fn mark(&mut self, mark: Mark, seconds: Seconds) {
+    pub(crate) fn mark(&mut self, mark: Mark, seconds: KeptSeconds) {
         if let Some(expiry) = mark.expiry {
             (self.expiry, self.header.expiry_unix_s) = (expiry, seconds.to_unix(expiry));
         }
@@ -186,24 +155,5 @@ impl<'e> ItemView<'e> for &'e RocksItem {
 
     fn memory_bytes(&self) -> usize {
         HEADER_BYTES + self.value.bytes().len()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use kachel_engine::ClockOrigin;
-
-    use super::*;
-
-    #[test]
-    fn a_second_keeps_its_meaning_over_a_restart() {
-        let seconds = |unix_s| Seconds::of(&ClockOrigin::new(0, unix_s).start());
-        let (before, after) = (seconds(1_800_000_000), seconds(1_800_000_100));
-        assert_eq!((before.to_unix(2), before.to_unix(0)), (1_800_000_000, 0));
-        assert_eq!(after.of_unix(before.to_unix(152)), 52);
-        assert_eq!((after.of_unix(before.to_unix(50)), after.of_unix(0)), (1, 0), "it was before");
-        assert_eq!(after.of_unix(before.to_unix(1)), 1, "what expires at once has expired");
-        let last = before.to_unix(u32::MAX);
-        assert_eq!((last, after.of_unix(last)), (u32::MAX, u32::MAX - 1_800_000_098));
     }
 }

@@ -29,7 +29,6 @@ mod record;
 mod reports;
 mod shared;
 mod syncs;
-mod tokens;
 mod walking;
 mod walks;
 

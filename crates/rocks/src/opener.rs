@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::Arc;
 
-use kachel_engine::{OpenEngines, Opening};
+use kachel_engine::{OpenEngines, Opening, Tokens};
 
 use crate::change::Change;
 use crate::database::{BlockCache, DATABASE_FILES_MAX, Database, DatabaseOptions};
@@ -20,7 +20,6 @@ use crate::library::Library;
 use crate::options::{RocksOptions, RocksSync};
 use crate::record::{NOTE_KEY, Note};
 use crate::shared::RocksCommon;
-use crate::tokens::Tokens;
 
 /// The smallest buffer for writes. Below it, each flush writes a tiny file.
 const WRITE_BUFFER_BYTES_MIN: u64 = 1 << 20;

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use kachel_engine::Sequence;
+use kachel_engine::{RESERVED_TOKENS, Sequence};
 
 use crate::change::Change;
 use crate::item::{Known, RocksItem};
@@ -33,9 +33,13 @@ use crate::record::Note;
 /// something, until a batch is written. A guess: the disk has enough to do with less.
 const QUEUE_BYTES_MAX: usize = 4 << 20;
 /// The same for the number of changes.
-pub(crate) const QUEUE_CHANGES_MAX: usize = 1 << 14;
+const QUEUE_CHANGES_MAX: usize = 1 << 14;
 /// Bytes that a change is counted as, beside its key and its value. A guess.
 const CHANGE_BYTES: usize = 128;
+
+// While a note about tokens is being written, two batches of tokens are taken: those of the batch
+// that has the note, and those of the next one. So operations rarely wait for a note.
+const _: () = assert!(RESERVED_TOKENS / 2 > 4 * QUEUE_CHANGES_MAX as u64, "the note comes in time");
 
 /// Changes that are written together.
 #[derive(Debug)]

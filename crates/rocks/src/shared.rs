@@ -20,14 +20,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use kachel_engine::{
-    Common, EngineOptions, FileReport, FlushFailed, HeapCommon, HeapUpload, Now, Opening,
-    PrefixRefused,
+    Common, EngineOptions, FileReport, FlushFailed, HeapCommon, HeapUpload, KeptSeconds, Now,
+    Opening, PrefixRefused,
 };
 use kachel_host::{Level, log};
 use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, FlushWord, Place, Reader, is_before};
 
 use crate::directory::{Directory, KeptFlushes, KeptPrefix};
-use crate::item::Seconds;
 use crate::range::KeyRange;
 use crate::record::Note;
 use crate::reports::Reports;
@@ -43,7 +42,7 @@ pub struct RocksCommon {
 struct Shared {
     /// Locked while a flush is written, so that flushes have one order.
     directory: Mutex<FlushDirectory>,
-    seconds: Seconds,
+    seconds: KeptSeconds,
     /// Whether a flush could not be written. Then nothing is changed any more.
     has_failed: AtomicBool,
     refuses_flushes: AtomicBool,
@@ -83,7 +82,7 @@ impl RocksCommon {
     /// The part that all engines of a process share, which goes on from the flushes of the process
     /// before.
     pub(crate) fn new(opening: &Opening, directory: Directory, kept: KeptFlushes) -> Self {
-        let seconds = Seconds::of(&opening.start);
+        let seconds = KeptSeconds::of(&opening.start);
         let KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes } = kept;
         let word = FlushWord::resumed(epoch, seconds.of_unix(due_unix_s));
         let shared = Shared {
@@ -140,7 +139,7 @@ impl RocksCommon {
         &self.shared.reports
     }
 
-    pub(crate) fn seconds(&self) -> Seconds {
+    pub(crate) fn seconds(&self) -> KeptSeconds {
         self.shared.seconds
     }
 

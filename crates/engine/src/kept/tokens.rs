@@ -1,12 +1,13 @@
 //! CAS tokens, none of which is given out twice, also after a crash.
 //!
-//! Upstream:   the engine takes a token for each item that it stores.
-//! Downstream: a note in the database says up to which number tokens may have been given out.
+//! Upstream:   an engine takes a token for each item that it stores.
+//! Downstream: a note that the engine keeps on its disk says up to which number tokens may have been
+//!             given out.
 //!
 //! ```text
 //!   given out        may be given out        the note that is being written
 //!  |----------------|-----------------------|-----------------------|
-//!               count                   reserved            reserved + block
+//!               count                   reserved            reserved + 2^20
 //! ```
 //!
 //! A process that starts goes on behind the note, so a crash skips what was reserved and not used.
@@ -15,20 +16,15 @@
 //! Invariants:
 //! - T1  A token is given out only if a durable note covers it.
 
-use kachel_engine::NO_TOKEN_MAX;
+use crate::verb::NO_TOKEN_MAX;
 
-use crate::pending::QUEUE_CHANGES_MAX;
-
-/// The tokens that one note reserves.
-const BLOCK: u64 = 1 << 20;
-
-// While a note is being written, two batches of tokens are taken: those of the batch that has the
-// note, and those of the next one. So operations rarely wait for a note.
-const _: () = assert!(BLOCK / 2 > 4 * QUEUE_CHANGES_MAX as u64, "the next note comes in time");
+/// The tokens that one note reserves. The next note is wanted when a half of them is left. So an
+/// engine that takes less than a half while a note is being written never waits for a note.
+pub const RESERVED_TOKENS: u64 = 1 << 20;
 
 /// The tokens of one engine.
 #[derive(Debug)]
-pub(crate) struct Tokens {
+pub struct Tokens {
     count: u64,
     reserved: u64,
     /// What the note says that is being written.
@@ -40,24 +36,28 @@ pub(crate) struct Tokens {
 impl Tokens {
     /// Tokens behind those that the note of the process before has reserved. The first note
     /// ([`Self::first_note`]) must be durable before a token is taken.
-    pub(crate) fn behind(reserved: u64, engine: u16, engines: u16) -> Self {
+    #[must_use]
+    pub fn behind(reserved: u64, engine: u16, engines: u16) -> Self {
         let (engine, engines) = (engine.into(), engines.into());
         Self { count: reserved, reserved, noted: None, engine, engines }
     }
 
     /// The note to be written at the start.
-    pub(crate) fn first_note(&mut self) -> u64 {
-        self.reserved += BLOCK;
+    pub fn first_note(&mut self) -> u64 {
+        self.reserved += RESERVED_TOKENS;
         self.reserved
     }
 
     /// Whether a token may be taken. If not, a note is being written.
-    pub(crate) const fn are_left(&self) -> bool {
+    #[must_use]
+    pub const fn are_left(&self) -> bool {
         self.count < self.reserved
     }
 
     /// The next token.
-    pub(crate) fn next(&mut self) -> u64 {
+    ///
+    /// Panics: if none is left (T1).
+    pub fn take(&mut self) -> u64 {
         self.count += 1;
         assert!(self.count <= self.reserved, "T1");
         (NO_TOKEN_MAX + self.count) * self.engines + self.engine
@@ -65,26 +65,31 @@ impl Tokens {
 
     /// Whether a note is to be written with the next batch ([`Self::to_note`]). If it is time, a
     /// note of more tokens is being written from now on.
-    pub(crate) fn wants_note(&mut self) -> bool {
-        let wants = self.noted.is_none() && self.reserved - self.count <= BLOCK / 2;
+    pub fn wants_note(&mut self) -> bool {
+        let wants = self.noted.is_none() && self.reserved - self.count <= RESERVED_TOKENS / 2;
         if wants {
-            self.noted = Some(self.reserved + BLOCK);
+            self.noted = Some(self.reserved + RESERVED_TOKENS);
         }
         wants
     }
 
     /// The number that a note has which is written now.
-    pub(crate) fn to_note(&self) -> u64 {
-        self.noted.unwrap_or(self.reserved)
+    #[must_use]
+    pub const fn to_note(&self) -> u64 {
+        match self.noted {
+            Some(noted) => noted,
+            None => self.reserved,
+        }
     }
 
     /// Whether a note of more tokens is being written.
-    pub(crate) const fn is_noting(&self) -> bool {
+    #[must_use]
+    pub const fn is_noting(&self) -> bool {
         self.noted.is_some()
     }
 
     /// A note with this number is durable.
-    pub(crate) fn note_durable(&mut self, tokens: u64) {
+    pub fn note_durable(&mut self, tokens: u64) {
         if self.noted == Some(tokens) {
             (self.reserved, self.noted) = (tokens, None);
         }
@@ -103,8 +108,8 @@ mod tests {
             for (engine, reserved) in (0..2).zip(&mut reserved) {
                 let mut tokens = Tokens::behind(*reserved, engine, 2);
                 *reserved = tokens.first_note();
-                for _ in 0..BLOCK / 2 + 10 {
-                    assert!(given.insert(tokens.next()), "start {start} of engine {engine}");
+                for _ in 0..RESERVED_TOKENS / 2 + 10 {
+                    assert!(given.insert(tokens.take()), "start {start} of engine {engine}");
                     if tokens.wants_note() {
                         tokens.note_durable(*reserved); // An earlier one.
                         *reserved = tokens.to_note();
@@ -112,10 +117,10 @@ mod tests {
                         tokens.note_durable(*reserved);
                     }
                 }
-                assert_eq!(*reserved % BLOCK, 0);
+                assert_eq!(*reserved % RESERVED_TOKENS, 0);
             }
         }
-        assert!(reserved.iter().all(|reserved| *reserved == 6 * BLOCK), "{reserved:?}");
+        assert!(reserved.iter().all(|reserved| *reserved == 6 * RESERVED_TOKENS), "{reserved:?}");
         assert!(given.first() > Some(&(NO_TOKEN_MAX * 2)));
     }
 
@@ -124,8 +129,8 @@ mod tests {
     fn no_token_is_given_out_before_its_note_is_durable() {
         let mut tokens = Tokens::behind(0, 0, 1);
         tokens.first_note();
-        for _ in 0..=BLOCK {
-            tokens.next();
+        for _ in 0..=RESERVED_TOKENS {
+            tokens.take();
         }
     }
 }

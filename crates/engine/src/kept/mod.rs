@@ -1,0 +1,7 @@
+//! What engines with files have in common: numbers that keep their meaning over a restart.
+
+mod seconds;
+mod tokens;
+
+pub use seconds::KeptSeconds;
+pub use tokens::{RESERVED_TOKENS, Tokens};

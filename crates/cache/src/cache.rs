@@ -155,6 +155,17 @@ impl Cache {
         })
     }
 
+    /// The items are copies of those that another engine keeps. Remnants are copies as well, so they
+    /// take no share of the memory: they are evicted as any other copy.
+    pub fn hold_copies(&mut self) {
+        self.leases.admit_all();
+    }
+
+    /// The flush epoch in which an item was stored.
+    pub fn epoch_of(&self, at: kachel_segment::FoundItem) -> u32 {
+        self.segments.found(at).epoch()
+    }
+
     /// Takes note of flushes by any engine of the process (I2).
     pub(crate) fn note_flush(&mut self, now: &Now) {
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);

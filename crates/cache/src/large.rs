@@ -17,6 +17,13 @@ pub struct CacheUpload(pub(crate) Upload);
 #[derive(Debug)]
 pub struct CachePinned(pub(crate) Pinned);
 
+impl CacheUpload {
+    /// Bytes of the whole value, as announced.
+    pub const fn total_bytes(&self) -> usize {
+        self.0.total_bytes()
+    }
+}
+
 impl ReceiveValue for CacheUpload {
     fn write(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         self.0.write(bytes).map_err(|NoMemory| NoRoom)

@@ -9,12 +9,14 @@
 //!
 //! Invariants:
 //! - I1  The bytes that were admitted in two consecutive windows are at most the share that was
-//!   passed.
+//!   passed, unless all values are kept.
 
 /// The memory that the leases of one shard have used.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     has_leased: bool,
+    /// Whether values take no share of the memory.
+    admits_all: bool,
     /// The number of the current window.
     window: u32,
     /// Bytes admitted in the window before, and in the current one.
@@ -34,8 +36,17 @@ impl Leases {
         self.has_leased = true;
     }
 
+    /// From now on each value is kept, and a remnant may come without a lease.
+    pub(crate) const fn admit_all(&mut self) {
+        self.begin();
+        self.admits_all = true;
+    }
+
     /// Whether a stale value of `bytes` bytes may be kept for `keep_s` seconds. If so, counts it.
     pub(crate) fn admit(&mut self, bytes: u64, share: u64, keep_s: u32, second: u32) -> bool {
+        if self.admits_all {
+            return true;
+        }
         // Cores read the clock at different moments, so the second may be an earlier one.
         let window = (second / keep_s.max(1)).max(self.window);
         debug_assert!(second != 0, "no second is 0");
@@ -67,6 +78,14 @@ mod tests {
         assert!(!leases.admit(101, 100, 10, 90));
         assert!(leases.admit(100, 100, 10, 90));
         assert!(leases.admit(0, 0, 10, 90), "an empty value takes nothing");
+    }
+
+    #[test]
+    fn copies_take_no_share() {
+        let mut leases = Leases::default();
+        leases.admit_all();
+        assert!(leases.has_leased() && leases.admit(u64::MAX, 0, 10, 5));
+        assert!(leases.admit(u64::MAX, 0, 10, 5), "nothing was counted");
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Primitives for Cache {
     }
 
     #[inline]
-    fn mark(&mut self, at: FoundItem, mark: Mark) {
+    fn mark(&mut self, _key: &Key<'_>, at: FoundItem, mark: Mark) {
         let at = at.at();
         if self.changes.are_reported() {
             self.before_mark(at);

@@ -53,8 +53,15 @@ pub trait Primitives {
     /// Removes an item.
     fn remove(&mut self, key: &Key<'_>, at: Self::At);
 
-    /// Gives an item new marks.
-    fn mark(&mut self, at: Self::At, mark: Mark);
+    /// A read is about to give an item new marks.
+    ///
+    /// Errors: it must be executed again later.
+    fn prepare_mark(&mut self) -> Result<(), NotYet> {
+        Ok(())
+    }
+
+    /// Gives the item under `key` new marks.
+    fn mark(&mut self, key: &Key<'_>, at: Self::At, mark: Mark);
 
     /// Stores an item under `key` in place of `found`. Returns its place.
     ///
@@ -71,6 +78,12 @@ pub trait Primitives {
         block: &mut Block<'_, Self::Upload>,
         now: &Now,
     ) -> Result<Self::At, Refused>;
+
+    /// Whether the item that was found goes if there is no room for one that would replace it
+    /// ([`Put::removes_when_refused`]). An engine that evicts nothing keeps it.
+    fn gives_up_refused(&self) -> bool {
+        true
+    }
 
     /// Notes that an item was read.
     fn note_access(&self, at: Self::At, now: &Now);
@@ -159,7 +172,8 @@ pub fn get<'e, E: Primitives>(
         if engine.is_read_only() {
             return Ok(Outcome { verdict: Verdict::DiskFailed, value: Value::None });
         }
-        engine.mark(at, mark);
+        engine.prepare_mark()?;
+        engine.mark(key, at, mark);
     }
     Ok(read(engine, at, terms, facts, now))
 }
@@ -271,7 +285,7 @@ fn change<E: Primitives>(
     Ok(match (&decision.change, found) {
         (Change::None, _) => found,
         (Change::Mark(mark), Some(at)) => {
-            engine.mark(at, *mark);
+            engine.mark(key, at, *mark);
             found
         }
         (Change::Remove, Some(at)) => {
@@ -290,7 +304,9 @@ fn change<E: Primitives>(
             }
             Err(_) => {
                 // Making room may have moved the old item, or evicted it.
+                // A delete that can leave nothing for leases is a delete all the same.
                 if put.removes_when_refused
+                    && (put.remnant || engine.gives_up_refused())
                     && let Some(old) = engine.find(key, Needed::Place, now)?
                 {
                     engine.remove(key, old);

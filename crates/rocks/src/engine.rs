@@ -431,7 +431,7 @@ impl Primitives for Rocks {
         self.change(None);
     }
 
-    fn mark(&mut self, TheItem: TheItem, mark: Mark) {
+    fn mark(&mut self, _key: &Key<'_>, TheItem: TheItem, mark: Mark) {
         let mut item = self.item(TheItem).clone();
         item.mark(mark, self.common.seconds());
         self.current.item = Some(item.clone());

@@ -308,6 +308,11 @@ impl<'a> Item<'a> {
         self.header.has(REMNANT)
     }
 
+    /// The flush epoch in which the item was stored. Only the owner asks.
+    pub fn epoch(&self) -> u32 {
+        self.pool.metas.get(self.pool.segment_of(self.at), EPOCH)
+    }
+
     /// The access word as it is now.
     #[inline]
     pub fn access(&self) -> Access {

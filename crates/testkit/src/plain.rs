@@ -166,7 +166,7 @@ impl Primitives for Plain {
         self.removed = self.record(key.bytes());
     }
 
-    fn mark(&mut self, at: u64, mark: Mark) {
+    fn mark(&mut self, _key: &Key<'_>, at: u64, mark: Mark) {
         let sequence = self.record(b"mark");
         let entry = self.map.entry_mut(at).expect("it was found");
         entry.item.mark(mark);

@@ -109,7 +109,7 @@ impl Primitives for Shelf {
         self.entries.remove(key.bytes()).expect("it was found");
     }
 
-    fn mark(&mut self, at: u8, mark: Mark) {
+    fn mark(&mut self, _key: &Key<'_>, at: u8, mark: Mark) {
         self.changes += 1;
         let entry = self.entries.get_mut(&vec![at]).expect("it was found");
         entry.expiry = mark.expiry.unwrap_or(entry.expiry);

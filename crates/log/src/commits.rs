@@ -120,6 +120,11 @@ impl Commits {
         self.next_sequence
     }
 
+    /// The number of the forming commit, or of the next one.
+    pub(crate) const fn next_commit(&self) -> Sequence {
+        Sequence(self.number)
+    }
+
     /// Has later commits begin in a segment.
     pub(crate) fn begin_segment(&mut self, segment: SegmentIndex, generation: u64) {
         let offset = self.file.geometry.first_commit(segment);
@@ -160,7 +165,7 @@ impl Commits {
         self.forming = Some(forming);
         self.next_sequence += 1;
         let position = Position { offset, payload_bytes: payload_bytes as u32 };
-        Appended { position, sequence, commit: Sequence(self.number) }
+        Appended { position, sequence, commit: self.next_commit() }
     }
 
     /// Whether the forming commit may be submitted: it has a record, and no commit is in flight.

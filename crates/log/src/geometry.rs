@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use kachel_io::FILE_OPERATION_BYTES_MAX;
 
-use crate::format::{HEAD_BYTES, LEADER_BYTES};
+use crate::format::{HEAD_BYTES, LEADER_BYTES, record_bytes};
 
 /// The unit of writing: the block of most file systems, the page of the page cache, and the most
 /// that a disk writes at once. A file whose direct I/O asks for more is refused.
@@ -153,6 +153,12 @@ impl Position {
         self.offset / unit * unit..end.next_multiple_of(unit)
     }
 
+    /// The bytes that the record takes in its segment.
+    #[must_use]
+    pub const fn record_bytes(&self) -> u64 {
+        record_bytes(self.payload_bytes as usize) as u64
+    }
+
     /// The bytes that a buffer for [`crate::DurableLog::read`] must have.
     #[must_use]
     pub const fn buffer_bytes(&self) -> usize {
@@ -164,7 +170,6 @@ impl Position {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::record_bytes;
 
     #[test]
     fn segments_are_as_long_as_the_space_asks() {

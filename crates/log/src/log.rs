@@ -159,10 +159,44 @@ impl DurableLog {
         }
     }
 
-    /// Appends a record. Its payload consists of `parts`, at most
-    /// [`Geometry::payload_bytes_max`] bytes. At least `spares` segments stay free: with a higher
-    /// number for stores than for deletions, and none for the collection of garbage, a full log
-    /// cannot lock itself.
+    /// Makes sure that the next append is accepted, if its payload has at most `payload_bytes`
+    /// bytes, which are at most [`Geometry::payload_bytes_max`]. At least `spares` segments stay
+    /// free: with a higher number for stores than for deletions, and none for the collection of
+    /// garbage, a full log cannot lock itself.
+    ///
+    /// Returns the commit that the record will be in: [`Appended::commit`].
+    ///
+    /// Panics: if the payload is too long.
+    ///
+    /// Errors: the append would be refused.
+    pub fn prepare(
+        &mut self,
+        payload_bytes: usize,
+        spares: u32,
+    ) -> Result<Sequence, AppendRefused> {
+        let is_short = payload_bytes <= self.file.geometry.payload_bytes_max();
+        assert!(is_short, "a record of the owner");
+        if self.failure.is_some() {
+            return Err(AppendRefused::Failed);
+        }
+        if self.is_stalled() {
+            return Err(AppendRefused::NoSpace);
+        }
+        let fit = self.commits.fit(payload_bytes);
+        let spares = spares.saturating_add(1 + u32::from(fit == Fit::NextSegment)); // L3
+        if self.segments.spare() < spares {
+            let is_retrying = self.segments.is_retrying();
+            return Err(if is_retrying { AppendRefused::Wait } else { AppendRefused::NoSpace });
+        }
+        match fit {
+            Fit::Here => {}
+            Fit::NextCommit => return Err(AppendRefused::Wait),
+            Fit::NextSegment => self.begin_next_segment()?,
+        }
+        Ok(self.commits.next_commit())
+    }
+
+    /// Appends a record. Its payload consists of `parts`. `spares` is as in [`Self::prepare`].
     ///
     /// Cost: a copy and a checksum of the payload.
     ///
@@ -176,25 +210,8 @@ impl DurableLog {
         parts: &[&[u8]],
         spares: u32,
     ) -> Result<Appended, AppendRefused> {
-        let payload_bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let is_short = payload_bytes <= self.file.geometry.payload_bytes_max();
-        assert!(kind != LEADER && is_short, "a record of the owner");
-        if self.failure.is_some() {
-            return Err(AppendRefused::Failed);
-        }
-        if self.is_stalled() {
-            return Err(AppendRefused::NoSpace);
-        }
-        let fit = self.commits.fit(payload_bytes);
-        let spares = spares.saturating_add(1 + u32::from(fit == Fit::NextSegment)); // L3
-        if self.segments.spare() < spares {
-            return Err(AppendRefused::NoSpace);
-        }
-        match fit {
-            Fit::Here => {}
-            Fit::NextCommit => return Err(AppendRefused::Wait),
-            Fit::NextSegment => self.begin_next_segment()?,
-        }
+        assert!(kind != LEADER, "a record of the owner");
+        self.prepare(parts.iter().map(|part| part.len()).sum(), spares)?;
         Ok(self.append_here(kind, epoch, parts))
     }
 
@@ -342,6 +359,12 @@ impl DurableLog {
         self.failure = Some(failure); // L2
     }
 
+    /// Whether the record at a position is written, so that it can be read.
+    #[must_use]
+    pub fn is_written(&self, position: Position) -> bool {
+        !self.commits.is_pending(position.offset)
+    }
+
     /// Whether [`Self::read`] may be called.
     #[must_use]
     pub fn may_read(&self) -> bool {
@@ -413,9 +436,23 @@ impl DurableLog {
         self.segments.spare().saturating_sub(1)
     }
 
+    /// Has the file have space for this number of free segments from now on, as far as there is
+    /// space: the most `spares` that the owner leaves. Without it a full file system, unlike a full
+    /// log, leaves no segment for deletions.
+    pub const fn keep_reserve(&mut self, segments: u32) {
+        self.segments.set_reserve(segments);
+    }
+
     /// Makes durable what is appended, also if the mode does not ask for it.
     pub const fn sync(&mut self) {
         self.wanted = self.commits.next_sequence();
+    }
+
+    /// The segments that the log may have: [`Geometry::segments_max`], or those that it has if the
+    /// file system has no space for more.
+    #[must_use]
+    pub fn segments_max(&self) -> u32 {
+        self.segments.most()
     }
 
     /// Tries again what had no space, and begins a sync that is due. The owner calls it once a
@@ -476,7 +513,7 @@ impl DurableLog {
         self.failure.as_ref()
     }
 
-    /// Whether the file system has refused space since the last [`Self::tend`].
+    /// Whether the file system has refused space, and has not given any since.
     #[must_use]
     pub const fn lacks_space(&self) -> bool {
         self.is_stalled() || self.segments.is_refused()

@@ -105,6 +105,8 @@ pub(crate) struct Segments {
     next: Next,
     /// Whether a job adds a segment that will be free.
     is_adding: bool,
+    /// The free segments that the owner wants to have beside the one for recovery (S4).
+    reserve: u32,
     jobs: VecDeque<Job>,
     /// The operation of the first job. `None` while it is in flight.
     operation: Option<Box<FileOperation>>,
@@ -116,7 +118,7 @@ pub(crate) struct Segments {
     closed_end: u64,
     /// The file has this number of segments for certain; see [`Header::segments`].
     durable_segments: u32,
-    /// Whether the file system had no space for a segment, since [`Self::retry`].
+    /// Whether the file system had no space for a segment. Until it has, no more segments count.
     is_refused: bool,
     /// Whether the first job waits for [`Self::retry`], because the file system has no space for a
     /// header.
@@ -138,6 +140,7 @@ impl Segments {
             free,
             next: Next::None,
             is_adding: false,
+            reserve: 0,
             jobs: VecDeque::new(),
             operation: Some(FileOperation::new(token)),
             is_begun: false,
@@ -162,10 +165,16 @@ impl Segments {
 
     /// The segments that may still be written, without the current one.
     pub(crate) fn spare(&self) -> u32 {
-        let more = self.file.geometry.segments_max().saturating_sub(self.table.len() as u32);
-        let more = if self.is_refused { 0 } else { more };
-        let soon = u32::from(self.next != Next::None) + u32::from(self.is_adding);
+        let more = self.most().saturating_sub(self.table.len() as u32);
+        let is_added = self.is_adding && !self.is_refused;
+        let soon = u32::from(self.next != Next::None) + u32::from(is_added);
         self.free.len() as u32 + more + soon
+    }
+
+    /// The most segments, as far as the file system has space.
+    pub(crate) fn most(&self) -> u32 {
+        let geometry = &self.file.geometry;
+        if self.is_refused { self.table.len() as u32 } else { geometry.segments_max() }
     }
 
     /// Whether a header waits for space.
@@ -185,7 +194,28 @@ impl Segments {
 
     /// Tries again what had no space.
     pub(crate) fn retry(&mut self) {
-        (self.is_refused, self.is_stalled) = (false, false);
+        self.is_stalled = false;
+        if self.is_refused && !self.is_adding {
+            let segment = self.push();
+            self.is_adding = segment.is_some();
+            segment.map(|segment| self.begin_use(segment, State::Free, Purpose::Add));
+        }
+    }
+
+    /// Whether it is tried again to add a segment.
+    pub(crate) const fn is_retrying(&self) -> bool {
+        self.is_refused && self.is_adding
+    }
+
+    /// Has the file grow until this number of free segments has space, beside the one that recovery
+    /// needs.
+    pub(crate) const fn set_reserve(&mut self, segments: u32) {
+        self.reserve = segments;
+    }
+
+    /// Whether the free segments are needed for the reserve and for recovery.
+    fn needs_free(&self) -> bool {
+        self.free.len() as u32 <= self.reserve
     }
 
     /// Takes a free segment, or a new one at the end of the file if none is free.
@@ -193,11 +223,14 @@ impl Segments {
         self.free.pop_front().or_else(|| self.add())
     }
 
-    /// Takes a new segment at the end of the file.
+    /// Takes a new segment at the end of the file, unless the file system had no space for one.
     fn add(&mut self) -> Option<SegmentIndex> {
+        if self.is_refused { None } else { self.push() }
+    }
+
+    fn push(&mut self) -> Option<SegmentIndex> {
         let count = self.table.len() as u32;
-        let may_add = !self.is_refused && count < self.file.geometry.segments_max();
-        may_add.then(|| {
+        (count < self.file.geometry.segments_max()).then(|| {
             self.table.push(Segment::NEW);
             SegmentIndex(count)
         })
@@ -206,14 +239,20 @@ impl Segments {
     /// Prepares the next segment, and adds the one that recovery needs (S4), as far as there is
     /// room.
     pub(crate) fn prepare_next(&mut self) {
-        if self.next == Next::None
-            && let Some(segment) = self.take_free()
-        {
-            self.next = Next::Preparing;
-            self.begin_use(segment, State::Open, Purpose::Prepare);
+        if self.next == Next::None {
+            let added = if self.needs_free() { self.add() } else { None };
+            if let Some(segment) = added.or_else(|| self.take_free()) {
+                self.next = Next::Preparing;
+                self.begin_use(segment, State::Open, Purpose::Prepare);
+            }
         }
+        self.add_free();
+    }
+
+    /// Adds a free segment if there are too few.
+    fn add_free(&mut self) {
         if !self.is_adding
-            && self.free.is_empty()
+            && self.needs_free()
             && let Some(segment) = self.add()
         {
             self.is_adding = true;
@@ -325,7 +364,10 @@ impl Segments {
         let progress = match operation.work {
             FileWork::Allocate { .. } => {
                 match operation.result() {
-                    Ok(_) => job.space = Space::Unsynced,
+                    Ok(_) => {
+                        job.space = Space::Unsynced;
+                        self.is_refused = false;
+                    }
                     Err(_) => self.refuse_space(),
                 }
                 self.operation = Some(operation);
@@ -375,6 +417,7 @@ impl Segments {
             Purpose::Add => {
                 self.is_adding = false;
                 self.free.push_back(segment); // S3
+                self.add_free();
             }
             Purpose::Free => {
                 self.free.push_back(segment); // S3

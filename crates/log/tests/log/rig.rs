@@ -456,8 +456,8 @@ impl Owner {
         let mut rounds = 0;
         while !self.log.is_idle() && self.log.failure().is_none() || rounds == 0 {
             self.log.sync();
-            self.pump(|_, _| {});
             self.log.tend(0);
+            self.pump(|_, _| {});
             rounds += 1;
             assert!(rounds < OPERATIONS_MAX, "it does not end");
         }

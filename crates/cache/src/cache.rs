@@ -155,8 +155,8 @@ impl Cache {
         })
     }
 
-    /// The items are copies of those that another engine keeps. Remnants are copies as well, so they
-    /// take no share of the memory: they are evicted as any other copy.
+    /// The items are copies of those that another engine keeps. Remnants are copies as well, so
+    /// they take no share of the memory: they are evicted as any other copy.
     pub fn hold_copies(&mut self) {
         self.leases.admit_all();
     }

@@ -124,6 +124,14 @@ pub struct DurableLog {
     /// When it was first seen that records are written and not durable.
     unsynced_since_ns: Option<u64>,
     failure: Option<Failure>,
+    counts: Counts,
+}
+
+/// What a log has done since its start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    commits: u64,
+    syncs: u64,
 }
 
 impl DurableLog {
@@ -156,6 +164,7 @@ impl DurableLog {
             leaving: VecDeque::new(),
             unsynced_since_ns: None,
             failure: None,
+            counts: Counts::default(),
         }
     }
 
@@ -340,6 +349,8 @@ impl DurableLog {
                 if self.mode == SyncMode::Always {
                     self.synced = flight.end;
                 }
+                self.counts.commits += 1;
+                self.counts.syncs += u64::from(self.mode == SyncMode::Always);
                 self.durable.advance(Sequence(flight.number));
             }
             Err(failure) => self.fail(failure),
@@ -348,7 +359,10 @@ impl DurableLog {
 
     fn complete_sync(&mut self, operation: Box<FileOperation>) {
         match operation.result() {
-            Ok(_) => self.synced = self.syncing,
+            Ok(_) => {
+                self.synced = self.syncing;
+                self.counts.syncs += 1;
+            }
             Err(error) => self.fail(Failure::new(&self.file.path, "a sync", 0, error)),
         }
         self.sync = Some(operation);
@@ -499,6 +513,24 @@ impl DurableLog {
     #[must_use]
     pub const fn next_sequence(&self) -> u64 {
         self.commits.next_sequence()
+    }
+
+    /// The bytes of the file.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.segments.iter().count() as u64 * self.file.geometry.segment_bytes()
+    }
+
+    /// The commits that were written since the start.
+    #[must_use]
+    pub const fn commits(&self) -> u64 {
+        self.counts.commits
+    }
+
+    /// The commits that were written durably, and the other syncs, since the start.
+    #[must_use]
+    pub const fn syncs(&self) -> u64 {
+        self.counts.syncs
     }
 
     /// The sizes of the log.

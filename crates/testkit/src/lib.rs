@@ -7,6 +7,7 @@
 mod delaying;
 mod fake_rocksdb;
 mod filled;
+mod flash_files;
 mod live_world;
 mod output;
 mod plain;
@@ -23,6 +24,7 @@ pub use fake_rocksdb::{FakeRocksdb, rocksdb_library};
 pub use filled::{
     BenchKey, Filled, FilledCache, KEY_BYTES, VALUE_BYTES, copy_out, key, random_keys,
 };
+pub use flash_files::FlashFiles;
 pub use live_world::LiveWorld;
 pub use output::{skip, tell};
 pub use plain::{Plain, PlainOpener};

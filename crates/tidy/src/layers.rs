@@ -24,8 +24,8 @@ const ROOMS: [(&str, &[&str]); 31] = [
     (
         "kachel",
         &[
-            "options", "io", "tls", "net", "shard", "engine", "cache", "rocks", "observe", "admin",
-            "top", "pipe",
+            "options", "io", "tls", "net", "shard", "engine", "cache", "log", "flash", "rocks",
+            "observe", "admin", "top", "pipe",
         ],
     ),
     ("options", &[]),
@@ -41,7 +41,7 @@ const ROOMS: [(&str, &[&str]); 31] = [
     ("segment", &[]),
     ("log", &["io"]),
     ("tree", &[]),
-    ("flash", &[]),
+    ("flash", &["io", "engine", "cache", "log"]),
     ("rocks", &["io", "engine"]),
     ("observe", &["io", "net", "wire", "engine"]),
     ("admin", &[]),

@@ -1,0 +1,307 @@
+//! Walks and scans over all items, in the order of their keys.
+//!
+//! Upstream:   `engine`, for listings and scans, a bounded step at a time.
+//! Downstream: `store` finds items in memory; others are read from the log, some at a time.
+//!
+//! What is read for a walk does not go to the cache, where it would replace what clients read.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - B1  A step shows the items behind a key as they are at one moment.
+//! - B2  What a step has asked for stays in memory until the next step of the same walk, or until
+//!   the walk is forgotten.
+//! - B3  Nothing is shown that is not durable, if changes wait for that.
+
+use std::collections::VecDeque;
+
+use kachel_engine::{
+    Cursor, INLINE_VALUE_BYTES_MAX, ItemView, KeyHasher, Needed, Now, Primitives as _,
+};
+
+use kachel_stdx::is_before;
+
+use crate::fetches::OWN_TICKETS;
+use crate::index::Entry;
+use crate::record::{ItemHead, Record};
+use crate::store::Store;
+
+/// An item that is examined counts as this many bytes of work. A guess.
+const EXAMINED_BYTES: u64 = 256;
+/// The items that are looked up together.
+const PAGE: usize = 32;
+/// The most records that a step asks for.
+const READ_AHEAD: usize = 16;
+/// The most walks whose place is remembered. The one that was not continued for the longest time is
+/// forgotten first.
+const WALKS_MAX: usize = 16;
+
+/// How a step has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Browsed {
+    /// There is no item behind the last one.
+    End,
+    /// There may be more.
+    More,
+    /// The next item must be read.
+    Read,
+    /// The next item is not durable yet.
+    NotDurable(kachel_stdx::Sequence),
+}
+
+/// What became of an item.
+#[derive(Clone, Copy, Debug)]
+enum Shown {
+    /// It was shown, or is dead. `more`: whether more are wanted.
+    Item {
+        more: bool,
+    },
+    NotDurable(kachel_stdx::Sequence),
+    NotRead,
+}
+
+/// An item that is not in the cache.
+#[derive(Debug)]
+struct ShownItem<'s> {
+    entry: &'s Entry,
+    /// `None` if its record cannot be read.
+    head: Option<ItemHead>,
+    value: Option<&'s [u8]>,
+    value_bytes: usize,
+    expiry: u32,
+    stored: u32,
+    memory_bytes: usize,
+}
+
+impl<'s> ItemView<'s> for ShownItem<'s> {
+    fn expiry(&self) -> u32 {
+        self.expiry
+    }
+
+    fn client_flags(&self) -> u32 {
+        self.head.map_or(0, |head| head.client_flags)
+    }
+
+    fn cas(&self) -> u64 {
+        self.head.map_or(0, |head| head.cas)
+    }
+
+    fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
+    fn small_value(&self) -> Option<&'s [u8]> {
+        self.value.filter(|value| value.len() <= INLINE_VALUE_BYTES_MAX)
+    }
+
+    fn is_stale(&self) -> bool {
+        self.entry.marks.stale()
+    }
+
+    fn is_win_sent(&self) -> bool {
+        self.entry.marks.win_sent()
+    }
+
+    fn is_remnant(&self) -> bool {
+        self.entry.marks.remnant()
+    }
+
+    fn protocol_mark(&self) -> bool {
+        self.entry.marks.protocol()
+    }
+
+    fn is_fetched(&self) -> bool {
+        false
+    }
+
+    fn last_access(&self) -> u32 {
+        self.stored
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+}
+
+impl Store {
+    /// Shows the live items behind `key`, until `show` returns `false`, or until `items_max` items
+    /// were examined. Makes `key` the last key that was examined, and adds the number of items to
+    /// `examined`. If items must be read, adds the tickets of the reads to `held`: `ticket`, with
+    /// which the next item is read, and others of walks.
+    pub(crate) fn browse(
+        &mut self,
+        key: &mut Vec<u8>,
+        (hasher, now, items_max): (&KeyHasher, &Now, usize),
+        (ticket, held): (u64, &mut Vec<u64>),
+        examined: &mut usize,
+        mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> Browsed {
+        while *examined < items_max {
+            let most = PAGE.min(items_max - *examined);
+            let page = self.index.behind(key).take(most);
+            let page: Vec<_> = page.map(|(key, entry)| (key.to_vec(), entry.clone())).collect();
+            let is_last = page.len() < most;
+            for (found, entry) in page {
+                match self.browse_one(&found, &entry, (hasher, now), &mut show) {
+                    Shown::Item { more } => {
+                        *examined += 1;
+                        *key = found;
+                        if !more {
+                            return Browsed::More;
+                        }
+                    }
+                    Shown::NotDurable(sequence) => return Browsed::NotDurable(sequence),
+                    Shown::NotRead => {
+                        self.read_ahead(key, now, ticket, held);
+                        return Browsed::Read;
+                    }
+                }
+            }
+            if is_last {
+                return Browsed::End;
+            }
+        }
+        Browsed::More
+    }
+
+    /// Shows an item, unless it is dead.
+    fn browse_one(
+        &mut self,
+        key: &[u8],
+        entry: &Entry,
+        (hasher, now): (&KeyHasher, &Now),
+        show: &mut impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> Shown {
+        if self.is_dead(entry, now) || entry.marks.remnant() {
+            return Shown::Item { more: true };
+        }
+        let hashed = hasher.key(key);
+        if let Some(sequence) = self.not_durable(hashed.secret_hash()) {
+            return match self.changes.durable().is_lost(sequence) {
+                true => Shown::Item { more: true }, // B3
+                false => Shown::NotDurable(sequence),
+            };
+        }
+        if let Ok(Some(at)) = self.cache.find(&hashed, Needed::Place, now) {
+            return Shown::Item { more: show(key, &self.cache.item(at)) };
+        }
+        self.show_from_log(key, entry, show).map_or(Shown::NotRead, |more| Shown::Item { more })
+    }
+
+    /// Whether the item of an entry has expired or was flushed.
+    fn is_dead(&self, entry: &Entry, now: &Now) -> bool {
+        self.has_expired(entry.expiry_unix_s, now) || is_before(entry.epoch, self.common.epoch(now))
+    }
+
+    /// A step of the search for items that have died. Returns the number of items examined.
+    pub(crate) fn sweep(&mut self, now: &Now) -> usize {
+        let (seconds, epoch) = (self.common.seconds(), self.common.epoch(now));
+        let examined = self.index.sweep(now.second, |_, entry| {
+            let expiry = seconds.of_unix(entry.expiry_unix_s);
+            expiry != 0 && expiry <= now.second || is_before(entry.epoch, epoch)
+        });
+        self.work_bytes += examined as u64 * EXAMINED_BYTES;
+        examined
+    }
+
+    /// Shows an item that was read. `None` if it was not.
+    fn show_from_log(
+        &self,
+        key: &[u8],
+        entry: &Entry,
+        show: &mut impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> Option<bool> {
+        let fetched = self.fetches.find(key, entry.position, Some(entry.sequence))?;
+        let (head, value) = match fetched.record() {
+            Some(Record::Item { head, value, .. }) => (Some(head), Some(value)),
+            Some(Record::LargeItem { head, .. }) => (Some(head), None),
+            _ => (None, None),
+        };
+        let in_parts = entry.parts.as_ref().map(|parts| parts.value.bytes as usize);
+        let record_bytes = entry.position.record_bytes() as usize;
+        let seconds = self.common.seconds();
+        let item = ShownItem {
+            entry,
+            head,
+            value,
+            value_bytes: in_parts.or(value.map(<[u8]>::len)).unwrap_or(0),
+            expiry: seconds.of_unix(entry.expiry_unix_s),
+            stored: seconds.of_unix(head.map_or(0, |head| head.stored_unix_s)),
+            memory_bytes: record_bytes + in_parts.unwrap_or(0),
+        };
+        Some(show(key, &item))
+    }
+
+    /// Asks for the records of the next items that are not in memory.
+    fn read_ahead(&mut self, key: &[u8], now: &Now, ticket: u64, held: &mut Vec<u64>) {
+        let ahead = self.index.behind(key).take(2 * READ_AHEAD);
+        let wanted: Vec<_> = ahead
+            .filter(|(key, entry)| {
+                !self.is_dead(entry, now)
+                    && self.fetches.find(key, entry.position, Some(entry.sequence)).is_none()
+            })
+            .take(READ_AHEAD)
+            .map(|(key, entry)| (key.to_vec(), entry.position))
+            .collect();
+        let mut next = Some(ticket);
+        for (key, position) in wanted {
+            let ticket = next.take().unwrap_or_else(|| OWN_TICKETS + self.next_ticket());
+            self.fetches.wait(&key, position, ticket);
+            held.push(ticket); // B2
+        }
+    }
+
+    /// Gives tickets of reads back.
+    pub(crate) fn release(&mut self, held: Vec<u64>) {
+        held.into_iter().for_each(|ticket| self.fetches.release(ticket));
+    }
+}
+
+/// The seconds after which a walk that does not go on gives back what it has read.
+const IDLE_S: u32 = 10;
+
+/// The place of a walk, between two of its steps.
+#[derive(Debug)]
+struct Place {
+    /// The second of its last step.
+    touched: u32,
+    /// The number in its cursor.
+    number: u64,
+    key: Vec<u8>,
+    held: Vec<u64>,
+}
+
+/// The walks of an engine that are under way, those that were continued last behind.
+#[derive(Debug, Default)]
+pub(crate) struct Walks {
+    places: VecDeque<Place>,
+    last_number: u64,
+}
+
+impl Walks {
+    /// Takes the place of a walk: its key, and the tickets that it holds. `None` if it was
+    /// forgotten. A walk that begins is before the first key.
+    pub(crate) fn take(&mut self, cursor: Cursor) -> Option<(Vec<u8>, Vec<u64>)> {
+        if cursor == Cursor::default() {
+            return Some((Vec::new(), Vec::new()));
+        }
+        let place = self.places.iter().position(|place| place.number == cursor.to_u64())?;
+        let Place { key, held, .. } = self.places.remove(place)?;
+        Some((key, held))
+    }
+
+    /// Remembers the place of a walk. Returns its cursor, and the tickets of a walk that was
+    /// forgotten.
+    pub(crate) fn put(&mut self, key: Vec<u8>, held: Vec<u64>, touched: u32) -> (Cursor, Vec<u64>) {
+        self.last_number += 1;
+        let number = self.last_number;
+        self.places.push_back(Place { touched, number, key, held });
+        let forgotten = (self.places.len() > WALKS_MAX).then(|| self.places.pop_front());
+        let held = forgotten.flatten().map_or_else(Vec::new, |place| place.held);
+        (Cursor::from_u64(number), held)
+    }
+
+    /// Takes the tickets of walks that do not go on.
+    pub(crate) fn take_idle(&mut self, second: u32) -> Vec<u64> {
+        let idle = |place: &&mut Place| place.touched.saturating_add(IDLE_S) < second;
+        self.places.iter_mut().filter(idle).flat_map(|place| place.held.drain(..)).collect()
+    }
+}

@@ -1,0 +1,256 @@
+//! The collection of garbage: what is alive in a segment is appended again, and the segment is
+//! freed.
+//!
+//! Upstream:   `engine`, a bounded step at a time, as upkeep.
+//! Downstream: `collection` chooses; the log scans a segment; the index knows what is alive.
+//!
+//! ```text
+//!   choose a victim --> scan --> a record: alive?  append it again, note its new place
+//!                         |               a grave? append it again while it is needed
+//!                         +--> end: free the victim, once all of that is durable
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - G1  A record is alive if the index names its place. So a value is never copied because of its
+//!   key alone.
+//! - G2  A grave is kept while a segment may have an older record of its key. An item that has
+//!   expired becomes a grave for the same reason: its older record may have another expiry.
+//! - G3  One victim at a time: the next one is chosen after the one before is gone.
+
+use kachel_engine::{Engine as _, FileReport, Now};
+use kachel_log::{Appended, ClosedSegment, FoundRecord, Scanned, SegmentScan, UNIT_BYTES};
+use kachel_stdx::is_before;
+
+use crate::collection::{Stage, Stepped, has_many_graves};
+use crate::record::{self, GRAVE, ITEM, ItemHead, LARGE_ITEM, LIFE, PART, Record, TOKENS};
+use crate::store::Store;
+
+/// The number of a scan's operations (see `kachel_log::LOG_TOKEN`).
+const SCAN_NUMBER: u16 = 1;
+/// The most bytes of records that a step examines. A guess: a step takes some 50 us.
+const STEP_BYTES: u64 = 64 * 1024;
+/// With fewer free segments the log is collected whatever its target is.
+const SPARES_LOW: u32 = 4;
+
+/// The log takes no record now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoRoomNow;
+
+impl Store {
+    /// Whether a segment will be free without a change by a client.
+    pub(crate) fn gains_space(&self) -> bool {
+        let is_idle = matches!(self.collection.stage, Stage::Idle);
+        !is_idle || self.collection.victim(&self.log, &self.index).is_some()
+    }
+
+    /// What `stats engine` shows of the engine.
+    pub(crate) fn file_report(&self) -> FileReport {
+        let closed_bytes = self.log.closed().count() as u64 * self.log.geometry().segment_bytes();
+        FileReport {
+            disk_bytes: self.log.file_bytes(),
+            live_bytes: self.index.live_bytes() + self.index.grave_bytes(),
+            files: 1,
+            write_buffer_bytes: 2 * self.log.geometry().commit_bytes_max() as u64,
+            cache_bytes: self.cache.stats().live_bytes,
+            debt_bytes: closed_bytes.saturating_sub(self.target_bytes()),
+            stopped: u64::from(self.collection.wanted_spares > 0),
+            read_only: u64::from(self.log.failure().is_some()),
+            commits: self.log.commits(),
+            syncs: self.log.syncs(),
+            first_error: None,
+        }
+    }
+
+    /// The bytes of closed segments above which there is garbage to collect.
+    fn target_bytes(&self) -> u64 {
+        let segment_bytes = self.log.geometry().segment_bytes();
+        let needed_bytes = self.index.live_bytes() + self.index.grave_bytes();
+        let wanted_bytes = needed_bytes * self.collection.target_percent / 100;
+        // Without this the collection would never end where copies are no smaller.
+        let target_bytes = wanted_bytes.saturating_mul(segment_bytes) / self.filled_bytes();
+        // One segment is about to be filled, and one is half full.
+        target_bytes + 2 * segment_bytes
+    }
+
+    /// Whether there are too few free segments.
+    fn is_short(&self) -> bool {
+        self.log.spares() < SPARES_LOW.max(self.collection.wanted_spares)
+    }
+
+    /// The bytes of records that a segment surely holds, if they have the mean length of those that
+    /// are alive: a commit has room for whole records only.
+    pub(crate) fn filled_bytes(&self) -> u64 {
+        let geometry = self.log.geometry();
+        let commit_bytes = geometry.commit_bytes_max() as u64;
+        let record_bytes = self.index.live_bytes() / (self.index.len() as u64).max(1);
+        let room = geometry.segment_bytes() - 2 * UNIT_BYTES as u64;
+        room * commit_bytes.saturating_sub(record_bytes).max(commit_bytes / 2) / commit_bytes
+    }
+
+    /// Whether the log has more garbage than it may.
+    fn has_garbage(&self) -> bool {
+        let closed_bytes = self.log.closed().count() as u64 * self.log.geometry().segment_bytes();
+        let is_over = closed_bytes > self.target_bytes();
+        is_over || self.is_short() || has_many_graves(&self.log, &self.index)
+    }
+
+    /// Does a step of the collection of garbage.
+    pub(crate) fn collect(&mut self, now: &Now) -> Stepped {
+        if self.log.failure().is_some() {
+            return Stepped::Idle;
+        }
+        if let Stage::Idle = self.collection.stage {
+            // To count and to choose takes time for each segment.
+            if self.collection.checked == now.second && !self.is_short() {
+                return Stepped::Idle;
+            }
+            self.collection.checked = now.second;
+            let is_wanted = self.has_garbage();
+            let victim = self.collection.victim(&self.log, &self.index);
+            let Some(victim) = victim.filter(|_| is_wanted) else { return Stepped::Idle };
+            let scan = self.log.scan(victim.segment, SCAN_NUMBER);
+            self.collection.stage = Stage::Scanning(victim, Box::new(scan));
+        }
+        match std::mem::replace(&mut self.collection.stage, Stage::Idle) {
+            Stage::Scanning(victim, scan) => self.examine(victim, scan, now),
+            stage => {
+                self.collection.stage = stage;
+                Stepped::Idle
+            }
+        }
+    }
+
+    /// Examines the next records of a victim.
+    fn examine(&mut self, victim: ClosedSegment, mut scan: Box<SegmentScan>, now: &Now) -> Stepped {
+        let mut examined = 0;
+        while examined < STEP_BYTES {
+            let found = match scan.record() {
+                Ok(Scanned::Record(found)) => found,
+                Ok(Scanned::Wait) => break,
+                Ok(Scanned::End) => {
+                    let segment = victim.segment;
+                    assert!(self.index.used_bytes(segment) == 0, "G1: all of it was copied");
+                    self.log.free(segment);
+                    self.collection.stage = Stage::Freeing(segment);
+                    return Stepped::Worked(examined.max(1));
+                }
+                Err(refusal) => {
+                    self.collection.damaged.insert(victim.segment);
+                    return Stepped::Damaged(refusal);
+                }
+            };
+            let Ok(copied) = self.keep(&found, victim, now) else { break };
+            examined += found.position.record_bytes();
+            self.collection.copied_bytes += copied;
+            scan.advance();
+        }
+        self.collection.stage = Stage::Scanning(victim, scan);
+        if examined == 0 { Stepped::Idle } else { Stepped::Worked(examined) }
+    }
+
+    /// Appends what is still needed of a record of a victim. Returns the bytes that were copied.
+    ///
+    /// Errors: the log takes no record now. Nothing was changed.
+    fn keep(
+        &mut self,
+        found: &FoundRecord<'_>,
+        victim: ClosedSegment,
+        now: &Now,
+    ) -> Result<u64, NoRoomNow> {
+        let &FoundRecord { position, kind, epoch, sequence, payload } = found;
+        match record::read(kind, payload) {
+            Ok(Record::Item { key, head, value }) => {
+                self.keep_item((ITEM, key, head, value), found, victim, now)
+            }
+            Ok(Record::LargeItem { key, head, value }) => {
+                let value = value.to_bytes();
+                self.keep_item((LARGE_ITEM, key, head, &value), found, victim, now)
+            }
+            Ok(Record::Part { key, value_id, place, .. }) => {
+                let entry = self.index.get(key);
+                let parts = entry.and_then(|entry| entry.parts.as_ref());
+                let parts = parts.filter(|parts| parts.value.id == value_id);
+                let part = parts.and_then(|parts| parts.places.get(place as usize));
+                if part != Some(&position) {
+                    if !self.writing.as_ref().is_some_and(|writing| writing.names(value_id)) {
+                        return Ok(0); // G1
+                    }
+                    // The item that will name it is not written yet.
+                    let copied = self.copy(PART, epoch, &[payload])?.position;
+                    self.writing.iter_mut().for_each(|writing| writing.moved(place, copied));
+                    return Ok(copied.record_bytes());
+                }
+                // Also those of an item that is dead: its record goes when it is collected itself.
+                let copied = self.copy(PART, epoch, &[payload])?.position;
+                self.index.part_moved(key, value_id, place, copied);
+                Ok(copied.record_bytes())
+            }
+            Ok(Record::Life { key, expiry_unix_s, marks }) => {
+                if self.index.get(key).is_none_or(|entry| entry.life != Some(position)) {
+                    return Ok(0); // G1
+                }
+                let copied = self.copy(LIFE, epoch, &[payload])?.position;
+                self.index.revive(key, copied, expiry_unix_s, marks);
+                Ok(copied.record_bytes())
+            }
+            Ok(Record::Grave { key, sequence: of_item }) => {
+                let sequence = if of_item == 0 { sequence } else { of_item };
+                let is_covered = self.index.get(key).is_some();
+                if is_covered { Ok(0) } else { self.bury(key, sequence, victim) }
+            }
+            Ok(Record::Tokens(reserved)) if reserved == self.newest_note => {
+                Ok(self.copy(TOKENS, 0, &[payload])?.position.record_bytes())
+            }
+            // An older note, or a record that a start would have refused.
+            Ok(Record::Tokens(_)) | Err(_) => Ok(0),
+        }
+    }
+
+    /// Appends an item that is alive again, with its life.
+    fn keep_item(
+        &mut self,
+        (kind, key, mut head, value): (u8, &[u8], ItemHead, &[u8]),
+        found: &FoundRecord<'_>,
+        victim: ClosedSegment,
+        now: &Now,
+    ) -> Result<u64, NoRoomNow> {
+        let &FoundRecord { position, epoch, sequence, .. } = found;
+        let Some(entry) = self.index.get(key).filter(|entry| entry.position == position) else {
+            return Ok(0); // G1
+        };
+        (head.expiry_unix_s, head.marks) = (entry.expiry_unix_s, entry.marks);
+        if is_before(epoch, self.common.epoch(now)) {
+            // Its older records were stored no later, so they are flushed, too.
+            self.index.remove(key);
+            return Ok(0);
+        }
+        if self.has_expired(head.expiry_unix_s, now) {
+            let copied = self.bury(key, sequence, victim)?; // G2
+            self.index.remove(key);
+            return Ok(copied);
+        }
+        let bytes = record::item_head(key, &head);
+        let copied = self.copy(kind, epoch, &[&bytes, key, value])?;
+        self.index.moved(key, copied.position, copied.sequence);
+        Ok(copied.position.record_bytes())
+    }
+
+    /// Appends a grave for a key whose item was stored before `sequence`, if it is needed (G2).
+    fn bury(&mut self, key: &[u8], sequence: u64, victim: ClosedSegment) -> Result<u64, NoRoomNow> {
+        let is_older =
+            |closed: ClosedSegment| closed.segment != victim.segment && closed.first < sequence;
+        if !self.log.closed().any(is_older) {
+            return Ok(0);
+        }
+        let grave = self.copy(GRAVE, 0, &[&record::grave_head(key, sequence), key])?.position;
+        self.index.bury(grave);
+        Ok(grave.record_bytes())
+    }
+
+    /// Appends a record that is no change.
+    ///
+    /// Errors: the log takes none now.
+    fn copy(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> Result<Appended, NoRoomNow> {
+        self.log.append(kind, epoch, parts, 0).map_err(|_| NoRoomNow)
+    }
+}

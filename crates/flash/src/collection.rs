@@ -1,0 +1,123 @@
+//! The state of the collection of garbage, and the choice of what is collected next.
+//!
+//! Upstream:   `collecting` does the steps; `store` asks whether there will be space.
+//! Downstream: the log has the segments; the index knows how much of each is alive.
+
+use std::collections::BTreeSet;
+
+use kachel_io::FileOperation;
+use kachel_log::{ClosedSegment, DurableLog, Refusal, SegmentIndex, SegmentScan};
+
+use crate::index::Index;
+
+/// If graves take more than this part of the live bytes, the oldest segments are collected. A
+/// guess.
+const GRAVES_SHARE: u64 = 8;
+
+/// What is being collected.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Nothing.
+    Idle,
+    /// The records of a victim are examined.
+    Scanning(ClosedSegment, Box<SegmentScan>),
+    /// The victim is being freed.
+    Freeing(SegmentIndex),
+}
+
+/// The collection of garbage of one engine.
+#[derive(Debug)]
+pub(crate) struct Collection {
+    pub(crate) stage: Stage,
+    /// The bytes on the disk, in percent of the live bytes, above which garbage is collected.
+    pub(crate) target_percent: u64,
+    /// The second in which there was no garbage to collect.
+    pub(crate) checked: u32,
+    /// The free segments that operations wait for.
+    pub(crate) wanted_spares: u32,
+    /// Segments with a record that cannot be read. They are kept as they are.
+    pub(crate) damaged: BTreeSet<SegmentIndex>,
+    /// The segments that were collected, and the bytes that were copied.
+    pub(crate) collected: u64,
+    pub(crate) copied_bytes: u64,
+}
+
+/// What a step has come to.
+#[derive(Debug)]
+pub(crate) enum Stepped {
+    /// There is no work for now: nothing to collect, or an operation is in flight.
+    Idle,
+    /// This number of bytes was examined.
+    Worked(u64),
+    /// A segment cannot be collected.
+    Damaged(Refusal),
+}
+
+impl Collection {
+    pub(crate) const fn new(target_percent: u64) -> Self {
+        Self {
+            stage: Stage::Idle,
+            target_percent,
+            checked: 0,
+            wanted_spares: 0,
+            damaged: BTreeSet::new(),
+            collected: 0,
+            copied_bytes: 0,
+        }
+    }
+
+    /// The next operation of the scan.
+    pub(crate) fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        match &mut self.stage {
+            Stage::Scanning(_, scan) => scan.next_submission(),
+            Stage::Idle | Stage::Freeing(_) => None,
+        }
+    }
+
+    /// Takes back an operation of the scan.
+    pub(crate) fn complete(&mut self, operation: Box<FileOperation>) {
+        match &mut self.stage {
+            Stage::Scanning(_, scan) => scan.complete(operation),
+            Stage::Idle | Stage::Freeing(_) => {
+                unreachable!("a scan is in flight while its operation is")
+            }
+        }
+    }
+
+    /// A segment is free.
+    pub(crate) fn freed(&mut self, segment: SegmentIndex) {
+        if matches!(self.stage, Stage::Freeing(victim) if victim == segment) {
+            self.stage = Stage::Idle;
+            self.checked = 0; // Perhaps there is more.
+            self.collected += 1;
+        }
+    }
+
+    /// The segment whose collection gains most for its cost: the garbage in it, by the bytes that
+    /// are read and written for it, times its age. An older segment is colder, so less of it will
+    /// die by itself (Rosenblum and Ousterhout, "The design and implementation of a log-structured
+    /// file system", TOCS 1992).
+    pub(crate) fn victim(&self, log: &DurableLog, index: &Index) -> Option<ClosedSegment> {
+        let segment_bytes = log.geometry().segment_bytes();
+        let next = log.next_sequence();
+        let gain = |closed: &ClosedSegment| {
+            let live = index.needed_bytes(closed.segment);
+            // What is freed must be more than what is copied, with the padding of its commits.
+            let garbage = segment_bytes.checked_sub(live + live / 16 + segment_bytes / 16)?;
+            let age = (next - closed.first) as f64;
+            (garbage > 0).then_some(garbage as f64 / (segment_bytes + live) as f64 * age)
+        };
+        let closed = log.closed().filter(|closed| !self.damaged.contains(&closed.segment));
+        if has_many_graves(log, index) {
+            // What is older than the oldest segment needs no grave.
+            return closed.min_by_key(|closed| closed.first);
+        }
+        let gains = closed.filter_map(|closed| Some((gain(&closed)?, closed)));
+        gains.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, closed)| closed)
+    }
+}
+
+/// Whether graves take so much space that the oldest segments are collected.
+pub(crate) fn has_many_graves(log: &DurableLog, index: &Index) -> bool {
+    index.grave_bytes() > index.live_bytes() / GRAVES_SHARE + log.geometry().segment_bytes()
+}

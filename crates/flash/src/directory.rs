@@ -1,0 +1,243 @@
+//! The data directory of a store: the root file, a folder with a log for each engine, and the file
+//! of the flushes.
+//!
+//! Upstream:   the program that starts the engines.
+//! Downstream: `host` for the folder and its lock, `log` for the root file and the logs.
+//!
+//! ```text
+//! DIR/kachel.root    the kind of the engines, their number, and the sizes of their logs
+//! DIR/kachel.lock    empty; the process that serves from the directory holds its lock
+//! DIR/kachel.flush   the number of flushes, and the Unix time of a pending one
+//! DIR/engine-0000/   the log of the first engine
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - Y1  A directory that cannot be opened stays as it is.
+//! - Y2  The root file is written last, so a store with a root file has all of its parts. If one is
+//!   missing, the directory is refused: a part that was made anew would be empty.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kachel_engine::PARTITIONS;
+use kachel_host::{DataFolder, LOCK_FILE, NEW_SUFFIX, entropy, read_if_there};
+use kachel_io::{AnyIo, Choice, FolderHandle, Limits};
+use kachel_log::{Geometry, LogIdentity, ROOT_FILE, Root, SMALL_FILE_BYTES_MAX, Task, create_log};
+
+use crate::opening::StoreFiles;
+use crate::shared::{KeepFlushes, KeptFlush};
+
+/// The kind of the engines, in the root file.
+const ENGINE: &str = "flash";
+const FLUSH_FILE: &str = "kachel.flush";
+/// The beginning of the name of an engine's folder. Its number has four digits.
+const FOLDER: &str = "engine-";
+/// What a file system has in its own folder.
+const OF_FILE_SYSTEM: &str = "lost+found";
+
+/// The most files of the directory itself that are open: its lock, one that is replaced, and the
+/// folder of that.
+pub const DIRECTORY_FILES_MAX: u64 = 3;
+
+/// Why a directory is refused, with its path.
+fn refused(path: &Path, why: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!("--data {}: {why}", path.display()))
+}
+
+/// The root of a store. `None` if there is no store yet.
+///
+/// Errors: the directory is another program's, another engine's, or another version's.
+fn root_of(path: &Path) -> io::Result<Option<Root>> {
+    let found = read_if_there(&path.join(ROOT_FILE), SMALL_FILE_BYTES_MAX as u64);
+    let Some(content) = found.map_err(|error| refused(path, error))? else {
+        return match first_foreign(path)? {
+            None => Ok(None),
+            Some(name) => Err(refused(path, format_args!("has {name} and no {ROOT_FILE}"))),
+        };
+    };
+    if content.starts_with(b"kachel data, ") {
+        return Err(refused(path, "is of another engine (asked for is flash)"));
+    }
+    let of_root = |why: &dyn std::fmt::Display| refused(path, format_args!("{ROOT_FILE}: {why}"));
+    let root = Root::parse(&content).map_err(|cause| of_root(&cause))?;
+    if root.engine != ENGINE {
+        let why = format_args!("is of another engine ({}; asked for is {ENGINE})", root.engine);
+        return Err(refused(path, why));
+    }
+    if root.segment_bytes.is_none() || root.folders.len() > PARTITIONS as usize {
+        return Err(of_root(&"it is damaged"));
+    }
+    Ok(Some(root))
+}
+
+/// A name in a directory without a root file that no start of ours leaves there.
+fn first_foreign(path: &Path) -> io::Result<Option<String>> {
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(refused(path, error)),
+    };
+    for entry in entries {
+        let name = entry.map_err(|error| refused(path, error))?.file_name();
+        let name = name.to_string_lossy().into_owned();
+        let is_new = |file: &str| name.strip_suffix(NEW_SUFFIX) == Some(file);
+        let is_ours = [LOCK_FILE, OF_FILE_SYSTEM, FLUSH_FILE].contains(&&*name)
+            || is_new(ROOT_FILE)
+            || is_new(FLUSH_FILE)
+            || is_folder_of_engine(&name);
+        if !is_ours {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a folder has the name of an engine's folder.
+fn is_folder_of_engine(name: &str) -> bool {
+    let digits = name.strip_prefix(FOLDER).filter(|digits| digits.len() == 4);
+    let number = digits.and_then(|digits| digits.parse::<u32>().ok());
+    number.is_some_and(|number| number < PARTITIONS)
+}
+
+/// The number of engines that a directory was made for. `None` if there is no store yet.
+///
+/// Errors: the directory is not one of ours, in a sentence.
+pub fn engines_of(path: &Path) -> io::Result<Option<u16>> {
+    Ok(root_of(path)?.map(|root| root.folders.len() as u16))
+}
+
+/// A data directory that this process has open.
+#[derive(Debug)]
+pub struct FlashDirectory {
+    folder: Arc<DataFolder>,
+    root: Root,
+    /// Whether there is no root file yet (Y2).
+    is_new: bool,
+    io: AnyIo,
+}
+
+#[derive(Debug)]
+struct Keeper(Arc<DataFolder>);
+
+impl KeepFlushes for Keeper {
+    fn keep(&mut self, flush: KeptFlush) -> io::Result<()> {
+        self.0.replace(FLUSH_FILE, text_of(flush).as_bytes())
+    }
+}
+
+fn text_of(flush: KeptFlush) -> String {
+    let KeptFlush { epoch, due_unix_s } = flush;
+    format!("flushes {epoch}\npending {due_unix_s}\n")
+}
+
+/// The flushes that a file of them says.
+fn flush_in(content: &[u8]) -> Option<KeptFlush> {
+    let (first, rest) = std::str::from_utf8(content).ok()?.split_once('\n')?;
+    let epoch = first.strip_prefix("flushes ")?.parse().ok()?;
+    let due_unix_s = rest.strip_prefix("pending ")?.strip_suffix('\n')?.parse().ok()?;
+    Some(KeptFlush { epoch, due_unix_s })
+}
+
+impl FlashDirectory {
+    /// Opens the directory for `engines` engines. If there is none, it is made for them, with logs
+    /// for `space` bytes in all. `made_s`: the Unix time.
+    ///
+    /// Errors: another process has it open, or it is not for these engines (Y1).
+    pub fn open(path: &Path, engines: u16, space: u64, made_s: u64) -> io::Result<Self> {
+        let is_for = |root: &Option<Root>| match root.as_ref().map(|root| root.folders.len()) {
+            Some(found) if found != usize::from(engines) => {
+                let why = format_args!("was made for {found} engines, and is opened for {engines}");
+                Err(refused(path, why))
+            }
+            _ => Ok(()),
+        };
+        is_for(&root_of(path)?)?; // Y1: before the lock is made.
+        let folder = DataFolder::open(path).map_err(|error| refused(path, error))?;
+        // Another process may have made it before it gave the lock back.
+        let found = root_of(path)?;
+        is_for(&found)?;
+        let is_new = found.is_none();
+        let ([store, _], seeds) = (entropy()?, entropy()?);
+        let root = found.unwrap_or_else(|| Root {
+            engine: ENGINE.to_owned(),
+            store,
+            seeds,
+            made_s,
+            place: None,
+            folders: (0..engines).map(|engine| format!("{FOLDER}{engine:04}")).collect(),
+            segment_bytes: Some(Geometry::of_space(space, engines).segment_bytes()),
+        });
+        let limits = Limits { sockets_max: 16, ..Limits::default() };
+        let io = kachel_io::open(Choice::default(), limits)?;
+        Ok(Self { folder: Arc::new(folder), root, is_new, io })
+    }
+
+    /// The bytes of a segment of each log.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        self.root.segment_bytes.expect("the root was checked")
+    }
+
+    fn identity_of(&self, engine: u16) -> LogIdentity {
+        LogIdentity { store: self.root.store, engine: engine.into() }
+    }
+}
+
+impl StoreFiles for FlashDirectory {
+    fn path(&self, engine: u16) -> String {
+        let folder: PathBuf = self.folder.path().join(&self.root.folders[usize::from(engine)]);
+        folder.display().to_string()
+    }
+
+    fn folder(&mut self, engine: u16) -> io::Result<FolderHandle> {
+        let (name, path) = (self.root.folders[usize::from(engine)].clone(), self.path(engine));
+        let opened = self.folder.subfolder(&name, self.is_new);
+        let opened = opened.map_err(|error| refused(Path::new(&path), error))?; // Y2
+        let handle = FolderHandle::new(opened, &path);
+        if self.is_new {
+            let geometry = Geometry::new(self.segment_bytes(), 0);
+            let made = self.run(create_log(handle.clone(), self.identity_of(engine), geometry))?;
+            made.map_err(|refusal| io::Error::other(refusal.to_string()))?;
+        }
+        Ok(handle)
+    }
+
+    fn identity(&self) -> u64 {
+        self.root.store
+    }
+
+    fn run<T>(&mut self, task: Task<T>) -> io::Result<T> {
+        task.run(&mut self.io)
+    }
+
+    fn flushes(&mut self) -> io::Result<KeptFlush> {
+        if self.is_new {
+            return Ok(KeptFlush::default());
+        }
+        let path = self.folder.path();
+        let found = self.folder.read(FLUSH_FILE, SMALL_FILE_BYTES_MAX as u64);
+        let of_file =
+            |why: &dyn std::fmt::Display| refused(path, format_args!("{FLUSH_FILE} {why}"));
+        let content = found.map_err(|error| of_file(&error))?;
+        let content = content.ok_or_else(|| of_file(&"is missing"))?; // Y2
+        flush_in(&content).ok_or_else(|| of_file(&"is damaged"))
+    }
+
+    fn keeper(&mut self) -> Box<dyn KeepFlushes> {
+        Box::new(Keeper(Arc::clone(&self.folder)))
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        if self.is_new {
+            let path = self.folder.path().to_owned();
+            let text = self.root.text().ok_or_else(|| refused(&path, "has too many engines"))?;
+            let flush = text_of(KeptFlush::default());
+            let written = self.folder.replace(FLUSH_FILE, flush.as_bytes());
+            let written = written.and_then(|()| self.folder.replace(ROOT_FILE, text.as_bytes()));
+            written.map_err(|error| refused(&path, error))?;
+            self.is_new = false; // Y2
+        }
+        Ok(())
+    }
+}

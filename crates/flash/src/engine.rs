@@ -1,0 +1,451 @@
+//! The engine, as the contract asks for it: which operations wait, and what completions bring.
+//!
+//! Upstream:   `shard`, under the lock of the engine.
+//! Downstream: `store` for what a verb does; the log for files.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - E1  No call waits for a disk.
+//! - E2  What an operation with a ticket finds was fetched for it. It is released with the next
+//!   operation.
+//! - E3  An operation that waits for the log is named when a completion may have made room.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use kachel_cache::{CachePinned, CacheUpload};
+use kachel_engine::{
+    Answer, Block, Cursor, Durability, DurableWord, Engine, EngineStats, Extensions, GetTerms,
+    ItemView, Key, KeyHasher, LastDead, Lookup, NotYet, Now, Operation, Outcome, Room, ScanCursor,
+    ScanStep, Sequence, Ticket, Value, Verb, Verdict, WalkNext, WalkStep, apply, get,
+};
+use kachel_io::FileOperation;
+use kachel_log::{AppendRefused, Completed, DurableLog};
+use kachel_stdx::Place;
+
+use crate::browse::{Browsed, Walks};
+use crate::collection::Stepped;
+use crate::fetches::OWN_TICKETS;
+use crate::reader::FlashReader;
+use crate::recent::RecentChanges;
+use crate::shared::FlashCommon;
+use crate::store::{PART_TOKENS, Store, UNREADABLE};
+
+/// How often an engine that lacks space tries again, in nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// An engine whose items are on a log. See the head of the crate.
+#[derive(Debug)]
+pub struct Flash {
+    number: u16,
+    store: Store,
+    recent: Arc<RecentChanges>,
+    durable: Arc<DurableWord>,
+    /// Of the operation that could not be executed: its ticket.
+    ticket: Arc<AtomicU64>,
+    /// The ticket of the operation that was executed last (E2).
+    in_use: Option<u64>,
+    /// Whether operations wait for room on the log (E3).
+    is_room_awaited: bool,
+    walks: Walks,
+    /// The tickets of scans, and those of the reads that each has begun.
+    scans: BTreeMap<u64, Vec<u64>>,
+    /// Scans that wait until a change is durable.
+    awaited_changes: Vec<(Sequence, u64)>,
+    hasher: KeyHasher,
+    /// The tickets that are ready and were not named.
+    ready: Vec<u64>,
+    /// When the log was tended last.
+    tended_ns: u64,
+    /// Whether a failure, and a read that has failed, were reported.
+    has_reported_failure: bool,
+    has_reported_read: bool,
+    /// The second in which the numbers of `stats engine` were noted.
+    reported: u32,
+}
+
+/// Whether an operation prepares for a change before it is executed. Other reads that change the
+/// life of an item prepare for that when they have found it (`Primitives::prepare_mark`).
+fn changes(verb: &Verb) -> bool {
+    match verb {
+        Verb::Get(terms) => terms.leases,
+        Verb::Inspect => false,
+        Verb::Store(_) | Verb::Delete(_) | Verb::Arithmetic(_) | Verb::Touch(_) => true,
+    }
+}
+
+/// The answer to an operation for which the disk has no room.
+fn no_room<'e, P>() -> Answer<'e, P> {
+    let (verdict, value) = (Verdict::NoMemory { found: false }, Value::None);
+    Answer::Done(Outcome { verdict, value }, Durability::Now)
+}
+
+impl Flash {
+    pub(crate) fn new(
+        number: u16,
+        store: Store,
+        hasher: KeyHasher,
+        recent: Arc<RecentChanges>,
+        durable: Arc<DurableWord>,
+    ) -> Self {
+        let ticket = Arc::clone(&store.ticket);
+        Self {
+            number,
+            store,
+            recent,
+            durable,
+            ticket,
+            in_use: None,
+            is_room_awaited: false,
+            walks: Walks::default(),
+            scans: BTreeMap::new(),
+            awaited_changes: Vec::new(),
+            hasher,
+            ready: Vec::new(),
+            tended_ns: 0,
+            has_reported_failure: false,
+            has_reported_read: false,
+            reported: 0,
+        }
+    }
+
+    /// Begins an operation. `Some` if it must wait, or cannot be executed.
+    #[inline]
+    fn begin(&mut self, ticket: Option<Ticket>, changes: bool) -> Option<Refusal> {
+        if let Some(ticket) = self.in_use.take() {
+            self.forget(Ticket(ticket)); // E2
+        }
+        self.in_use = ticket.map(|Ticket(ticket)| ticket).filter(|ticket| *ticket != 0);
+        self.store.use_number();
+        self.store.waits_for_log = false;
+        if !changes {
+            return None;
+        }
+        match self.store.prepare_change() {
+            Ok(()) | Err(AppendRefused::Failed) => None,
+            Err(AppendRefused::NoSpace) => Some(Refusal::NoRoom),
+            Err(AppendRefused::Wait) => {
+                self.is_room_awaited = true;
+                Some(Refusal::Later)
+            }
+        }
+    }
+
+    /// The answer to an operation on a key.
+    #[inline]
+    fn answer<'e>(
+        applied: Result<Outcome<'e, CachePinned>, NotYet>,
+        (recent, durable): (&RecentChanges, &DurableWord),
+        secret_hash: u64,
+        ticket: &AtomicU64,
+    ) -> Answer<'e, CachePinned> {
+        match applied {
+            Ok(outcome) => {
+                let sequence = recent.last(secret_hash);
+                if durable.is_lost(sequence) {
+                    return Answer::disk_failed();
+                }
+                Answer::Done(outcome, Durability::of(sequence, durable))
+            }
+            Err(NotYet) => match ticket.swap(0, Relaxed) {
+                UNREADABLE => Answer::disk_failed(),
+                ticket => Answer::Later(Ticket(ticket)),
+            },
+        }
+    }
+
+    /// What follows from completions: durable changes, room, and a failure.
+    fn follow_up(&mut self, ready: &mut impl FnMut(u64)) {
+        let Store { changes, log, .. } = &mut self.store;
+        changes.advance(log.durable());
+        let synced = log.synced();
+        if self.store.noted_tokens.is_some_and(|sequence| sequence < synced) {
+            self.store.noted_tokens = None;
+            self.store.tokens.note_durable(self.store.newest_note);
+        }
+        if let Some(failure) = self.store.log.failure()
+            && !self.has_reported_failure
+        {
+            self.has_reported_failure = true;
+            let number = self.number;
+            let text = format!("engine {number} changes nothing any more: {failure}");
+            self.store.common.report_error(text);
+            self.store.common.refuse_flushes();
+        }
+        self.ready.drain(..).for_each(&mut *ready);
+        self.awaited_changes.retain(|(sequence, ticket)| {
+            let has_come = self.durable.has_reached(*sequence) || self.durable.is_lost(*sequence);
+            if has_come {
+                ready(*ticket);
+            }
+            !has_come
+        });
+        if std::mem::take(&mut self.is_room_awaited) {
+            self.store.collection.wanted_spares = 0; // Who waits for them asks again.
+            ready(Ticket::ROOM.0); // E3
+        }
+    }
+}
+
+impl Flash {
+    /// Reports the first record that cannot be read.
+    fn report(&mut self, refusal: &dyn std::fmt::Display) {
+        if !std::mem::replace(&mut self.has_reported_read, true) {
+            let number = self.number;
+            let text = format!("engine {number} cannot read an item: {refusal}");
+            self.store.common.report_error(text);
+        }
+    }
+}
+
+/// Why an operation is not executed.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    Later,
+    NoRoom,
+}
+
+impl Engine for Flash {
+    type Upload = CacheUpload;
+    type Pinned = CachePinned;
+    type Submission = Box<FileOperation>;
+    type Completion = Box<FileOperation>;
+    type Reader = FlashReader;
+    type Common = FlashCommon;
+
+    fn common(&self) -> FlashCommon {
+        self.store.common.clone()
+    }
+
+    fn reader(&self) -> FlashReader {
+        FlashReader {
+            cache: self.store.cache.reader(),
+            recent: Arc::clone(&self.recent),
+            durable: Arc::clone(&self.durable),
+        }
+    }
+
+    fn execute<'e>(
+        &'e mut self,
+        operation: &Operation<'_>,
+        block: &mut Block<'_, CacheUpload>,
+        ticket: Option<Ticket>,
+        now: &Now,
+    ) -> Answer<'e, CachePinned> {
+        match self.begin(ticket, changes(&operation.verb)) {
+            None => {}
+            Some(Refusal::Later) => return Answer::Later(Ticket::ROOM),
+            Some(Refusal::NoRoom) => return no_room(),
+        }
+        let Self { store, recent, durable, ticket, .. } = self;
+        let hash = operation.key.secret_hash();
+        Self::answer(apply(store, operation, block, now), (recent, durable), hash, ticket)
+    }
+
+    #[inline]
+    fn read<'e>(
+        &'e mut self,
+        key: &Key<'_>,
+        terms: &GetTerms,
+        ticket: Option<Ticket>,
+        now: &Now,
+    ) -> Answer<'e, CachePinned> {
+        match self.begin(ticket, terms.leases) {
+            None => {}
+            Some(Refusal::Later) => return Answer::Later(Ticket::ROOM),
+            Some(Refusal::NoRoom) => return no_room(),
+        }
+        let Self { store, recent, durable, ticket, .. } = self;
+        let hash = key.secret_hash();
+        Self::answer(get(store, key, terms, now), (recent, durable), hash, ticket)
+    }
+
+    fn await_room(&mut self) -> bool {
+        if self.store.waits_for_log {
+            self.is_room_awaited = true;
+            return false;
+        }
+        self.store.cache.await_room()
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        if !self.ready.is_empty() {
+            return Some(0);
+        }
+        let log = &self.store.log;
+        let retry = log.lacks_space().then(|| self.tended_ns.saturating_add(RETRY_NS));
+        [log.deadline_ns(), retry].into_iter().flatten().min()
+    }
+
+    fn reach(&mut self, now_ns: u64, ready: &mut impl FnMut(u64)) {
+        self.tended_ns = now_ns;
+        self.store.log.tend(now_ns);
+        self.follow_up(ready);
+    }
+
+    fn next_submission(&mut self) -> Option<Box<FileOperation>> {
+        self.store.use_number();
+        self.store.note_tokens();
+        self.store.go_on_writing();
+        let Store { fetches, part_fetches, index, log, collection, .. } = &mut self.store;
+        for fetches in [fetches, part_fetches] {
+            fetches.begin_reads(log, |key, position| index.names(key, position), &mut self.ready);
+        }
+        log.next_submission().or_else(|| collection.next_submission())
+    }
+
+    fn complete(&mut self, completion: Box<FileOperation>, ready: &mut impl FnMut(u64)) {
+        // What was brought is work for the next step of upkeep.
+        self.store.work_bytes += 1;
+        if !DurableLog::owns(&completion) {
+            return self.store.collection.complete(completion);
+        }
+        match self.store.log.complete(completion) {
+            Completed::Progress => {}
+            Completed::Freed(segment) => {
+                self.store.index.freed(segment);
+                self.store.collection.freed(segment);
+            }
+            Completed::Read(done) => {
+                let is_part = done.token >= PART_TOKENS;
+                let Store { fetches, part_fetches, .. } = &mut self.store;
+                let fetches = if is_part { part_fetches } else { fetches };
+                if let Some(refusal) = fetches.complete(done, ready) {
+                    self.report(&refusal);
+                }
+            }
+        }
+        self.store.go_on_writing();
+        self.follow_up(ready);
+    }
+
+    fn forget(&mut self, Ticket(ticket): Ticket) {
+        self.store.fetches.release(ticket);
+        self.store.part_fetches.release(ticket);
+        if let Some(held) = self.scans.remove(&ticket) {
+            self.awaited_changes.retain(|(_, awaiting)| *awaiting != ticket);
+            self.store.release(held);
+        }
+    }
+
+    fn durable(&self) -> &Arc<DurableWord> {
+        &self.durable
+    }
+
+    fn maintain(&mut self, now: &Now) -> usize {
+        if self.store.landings.drop_idle(now.second) {
+            self.ready.push(Ticket::ROOM.0);
+        }
+        let idle = self.walks.take_idle(now.second);
+        self.store.release(idle);
+        let collected = match self.store.collect(now) {
+            Stepped::Idle => 0,
+            Stepped::Worked(bytes) => bytes as usize,
+            Stepped::Damaged(refusal) => {
+                self.report(&refusal);
+                1
+            }
+        };
+        self.store.work_bytes += collected as u64;
+        if self.reported != now.second {
+            self.reported = now.second;
+            self.store.common.note_report(self.number, self.store.file_report());
+        }
+        self.store.cache.maintain(now) + collected + self.store.sweep(now)
+    }
+
+    fn walk(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> WalkStep {
+        let Some((mut key, held)) = self.walks.take(*cursor) else {
+            return WalkStep { items: 0, next: WalkNext::Failed };
+        };
+        let (mut next_held, mut items) = (Vec::new(), 0);
+        let terms = (&self.hasher, now, items_max);
+        let reads = (OWN_TICKETS + self.store.next_ticket(), &mut next_held);
+        let ended = self.store.browse(&mut key, terms, reads, &mut items, show);
+        self.store.release(held);
+        let next = match ended {
+            Browsed::End => return WalkStep { items, next: WalkNext::End },
+            Browsed::More => WalkNext::More,
+            Browsed::Read | Browsed::NotDurable(_) => WalkNext::Later,
+        };
+        let forgotten;
+        (*cursor, forgotten) = self.walks.put(key, next_held, now.second);
+        self.store.release(forgotten);
+        WalkStep { items, next }
+    }
+
+    fn work_bytes(&self) -> u64 {
+        self.store.cache.work_bytes() + self.store.work_bytes
+    }
+
+    fn stats(&self) -> EngineStats {
+        let Store { cache, index, found_expired, found_flushed, .. } = &self.store;
+        let of_cache = cache.stats();
+        EngineStats {
+            index_items: index.len() as u64,
+            items: index.len() as u64,
+            found_expired: of_cache.found_expired + found_expired,
+            found_flushed: of_cache.found_flushed + found_flushed,
+            // A copy that leaves the memory is no item that is lost.
+            evictions: 0,
+            evicted_unfetched: 0,
+            evicted_active: 0,
+            evicted_age_s: 0,
+            ..of_cache
+        }
+    }
+}
+
+impl Extensions for Flash {
+    const WALKS_IN_MEMORY: bool = false;
+
+    fn enter(&mut self, core: Place, now: &Now) {
+        self.store.enter(core, now);
+    }
+
+    fn scan(
+        &mut self,
+        cursor: &mut ScanCursor,
+        ticket: Option<Ticket>,
+        now: &Now,
+        items_max: usize,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> ScanStep {
+        let (mut key, mut held, mut items) = (cursor.key().to_vec(), Vec::new(), 0);
+        let (terms, next) = ((&self.hasher, now, items_max), self.store.next_ticket());
+        let ended = self.store.browse(&mut key, terms, (next, &mut held), &mut items, show);
+        ticket.into_iter().for_each(|ticket| self.forget(ticket));
+        *cursor = ScanCursor::after(&key);
+        match ended {
+            Browsed::End => return ScanStep::End,
+            Browsed::More => return ScanStep::More,
+            Browsed::Read => {}
+            Browsed::NotDurable(sequence) => self.awaited_changes.push((sequence, next)),
+        }
+        self.scans.insert(next, held);
+        ScanStep::Later(Ticket(next))
+    }
+
+    #[inline]
+    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
+        self.store.cache.prefetch(batch);
+    }
+
+    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
+        self.store.cache.make_upload_room(bytes, now)
+    }
+
+    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
+        self.store.cache.make_room(bytes, now)
+    }
+
+    fn last_dead(&self) -> Arc<LastDead> {
+        self.store.cache.last_dead()
+    }
+}

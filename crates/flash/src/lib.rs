@@ -1,0 +1,48 @@
+//! The engine over a durable log: each item is on the disk, and the items that are read are in
+//! memory, too.
+//!
+//! Upstream:   `shard`, under the lock of an engine.
+//! Downstream: `log` keeps the records, `cache` the items that are in memory.
+//!
+//! ```text
+//!   a change --> the cache --> a record on the log, whose place the index notes --> the reply,
+//!                              once the record is durable
+//!   a read ----> the cache --> the index --> the log --> the cache
+//! ```
+//!
+//! The value log is the write-ahead log: a value is written once, until garbage is collected. What
+//! is in the cache is a copy, which may be evicted at any time.
+//!
+//! Architecture invariants:
+//! - The engine makes no system call and reads no clock. Its files are operations that the shard
+//!   submits. Only a start and a flush of all items wait for the disk, by a [`StoreFiles`].
+//! - After a crash each engine has a prefix of the changes that it has made.
+//!
+//! Reading order: `record`, `index`, then `store` (what each verb does), `engine` (the contract),
+//! `fetches`, `collection`, and `replay` for a start.
+
+#![forbid(unsafe_code)]
+
+mod acknowledgement;
+mod browse;
+mod collecting;
+mod collection;
+mod directory;
+mod engine;
+mod fetches;
+mod index;
+mod landing;
+mod opening;
+mod reader;
+mod recent;
+mod record;
+mod replay;
+mod shared;
+mod store;
+mod writing;
+
+pub use directory::{DIRECTORY_FILES_MAX, FlashDirectory, engines_of};
+pub use engine::Flash;
+pub use opening::{FlashOpener, FlashOptions, StoreFiles};
+pub use reader::FlashReader;
+pub use shared::{FlashCommon, KeepFlushes, KeptFlush};

@@ -1,0 +1,143 @@
+//! Opens the engines of a process: the caches, and a log for each engine.
+//!
+//! Upstream:   the program that starts the engines, which owns the files of the store.
+//! Downstream: `cache`, `log`, and `replay` for what is on the logs.
+
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+
+use kachel_cache::CacheOpener;
+use kachel_engine::{DurableWord, Engine as _, OpenEngines, Opening, Tokens};
+use kachel_io::FolderHandle;
+use kachel_log::{Geometry, LogIdentity, LogOptions, SyncMode, Task, open_log};
+
+use crate::acknowledgement::Acknowledgements;
+use crate::collection::Collection;
+use crate::engine::Flash;
+use crate::recent::RecentChanges;
+use crate::replay::Found;
+use crate::shared::{FlashCommon, KeepFlushes, KeptFlush};
+use crate::store::{SPARES_OF_STORES, Store, StoreParts};
+
+/// The files of a store, as a start needs them.
+pub trait StoreFiles: Debug {
+    /// The folder of an engine. It has a log, which is made if the store is new.
+    ///
+    /// Errors: it cannot be opened.
+    fn folder(&mut self, engine: u16) -> io::Result<FolderHandle>;
+
+    /// The path of the folder of an engine, for a message.
+    fn path(&self, engine: u16) -> String;
+
+    /// The number that tells the logs of this store from those of all others.
+    fn identity(&self) -> u64;
+
+    /// Does all the work of a task, and waits for it.
+    ///
+    /// Errors: the backend failed.
+    fn run<T>(&mut self, task: Task<T>) -> io::Result<T>;
+
+    /// The flushes of the process before.
+    ///
+    /// Errors: they cannot be read.
+    fn flushes(&mut self) -> io::Result<KeptFlush>;
+
+    /// Keeps the flushes of this process.
+    fn keeper(&mut self) -> Box<dyn KeepFlushes>;
+
+    /// All folders have a log. A new store counts as made from now on.
+    ///
+    /// Errors: that could not be written.
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How the engines are opened.
+#[derive(Clone, Copy, Debug)]
+pub struct FlashOptions {
+    /// The sizes of each log.
+    pub geometry: Geometry,
+    /// When a change counts as written.
+    pub sync: SyncMode,
+    /// The bytes on the disk, in percent of the bytes of live records, above which garbage is
+    /// collected.
+    pub target_percent: u64,
+}
+
+/// Opens engines over the files of a store.
+#[derive(Debug)]
+pub struct FlashOpener<F> {
+    options: FlashOptions,
+    files: RefCell<F>,
+}
+
+impl<F: StoreFiles> FlashOpener<F> {
+    /// Over these files.
+    pub const fn new(options: FlashOptions, files: F) -> Self {
+        Self { options, files: RefCell::new(files) }
+    }
+}
+
+impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
+    type Engine = Flash;
+
+    fn budget_bytes_min(engines: u16) -> u64 {
+        // The first piece of each index is charged beside the caches.
+        CacheOpener::budget_bytes_min(engines) * 2
+    }
+
+    fn open(&self, opening: &Opening) -> io::Result<Vec<Flash>> {
+        let FlashOptions { geometry, sync, target_percent } = self.options;
+        let mut files = self.files.borrow_mut();
+        let kept = files.flushes()?;
+        let options = kachel_engine::EngineOptions { evict: true, ..opening.options };
+        let caches = CacheOpener::default().open(&Opening { options, ..opening.clone() })?;
+        let Some(common) = caches.first().map(|cache| cache.common()) else {
+            return Ok(Vec::new());
+        };
+        let common = FlashCommon::new(common, files.keeper(), kept, &opening.start);
+        let epoch = common.epoch(&opening.start);
+        // A store counts as made once all of its logs are, and before one of them is used.
+        let folders: Vec<_> = (0..opening.engines).map(|number| files.folder(number)).collect();
+        let folders = folders.into_iter().collect::<io::Result<Vec<_>>>()?;
+        files.finish()?;
+        let mut engines = Vec::new();
+        for ((number, mut cache), folder) in (0..).zip(caches).zip(folders) {
+            cache.hold_copies();
+            let found = Found::new(geometry, Arc::clone(&opening.budget), epoch);
+            let options = LogOptions {
+                folder,
+                identity: LogIdentity { store: files.identity(), engine: number.into() },
+                geometry,
+                mode: sync,
+                from: 0,
+                durable: Arc::default(),
+            };
+            let opened = files.run(open_log(options, found))?;
+            let refused = |refusal: kachel_log::Refusal| io::Error::other(refusal.to_string());
+            let (mut log, found) = opened.map_err(refused)?;
+            log.keep_reserve(SPARES_OF_STORES);
+            let found = found
+                .whole()
+                .map_err(|why| io::Error::other(format!("{}: {why}", files.path(number))))?;
+            let durable = Arc::<DurableWord>::default();
+            let recent = Arc::<RecentChanges>::default();
+            let store = Store::new(StoreParts {
+                common: common.clone(),
+                cache,
+                log,
+                index: found.index,
+                changes: Acknowledgements::new(Arc::clone(&durable)),
+                tokens: Tokens::behind(found.reserved_tokens, number, opening.engines),
+                newest_note: found.reserved_tokens,
+                recent: Arc::clone(&recent),
+                collection: Collection::new(target_percent),
+            });
+            engines.push(Flash::new(number, store, opening.hasher, recent, durable));
+        }
+        Ok(engines)
+    }
+}

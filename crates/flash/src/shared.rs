@@ -1,0 +1,220 @@
+//! What the engines of a process share: the memory of the caches, and the flushes.
+//!
+//! Upstream:   any core, without a lock of an engine.
+//! Downstream: `cache` for memory and the flush word; the owner of the files, which keeps each
+//!             flush.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - C1  The files have a flush before the word of all flushes does. So what an operation sees
+//!   flushed stays flushed after a crash, and no item is stored in an epoch that a later process
+//!   gives out again.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+use kachel_cache::{CacheCommon, CacheUpload};
+use kachel_engine::{
+    Common, EngineOptions, FileReport, FlushFailed, KeptSeconds, Now, PrefixRefused,
+};
+use kachel_host::{Level, log};
+use kachel_stdx::{BytePrefix, Landing, Place, Reader, SizeClasses};
+
+/// The flushes of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptFlush {
+    /// The number of flushes.
+    pub epoch: u32,
+    /// The Unix time of a pending flush; 0: none is pending.
+    pub due_unix_s: u32,
+}
+
+/// Keeps the flushes of a store.
+pub trait KeepFlushes: Debug + Send {
+    /// Makes flushes durable. Waits for the disk.
+    ///
+    /// Errors: these or the flushes before are kept.
+    fn keep(&mut self, flush: KeptFlush) -> io::Result<()>;
+}
+
+/// The part that all engines of a process share.
+#[derive(Clone, Debug)]
+pub struct FlashCommon {
+    cache: CacheCommon,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Locked while a flush is kept, so that flushes have one order.
+    keeper: Mutex<Box<dyn KeepFlushes>>,
+    seconds: KeptSeconds,
+    /// The number of flushes before the process.
+    first_epoch: u32,
+    refuses_flushes: AtomicBool,
+    /// What each engine has told last.
+    reports: Mutex<Vec<FileReport>>,
+    first_error: Mutex<Option<String>>,
+}
+
+impl FlashCommon {
+    /// The part that all engines of a process share, which goes on from the flushes of the process
+    /// before. The caches are empty.
+    pub(crate) fn new(
+        cache: CacheCommon,
+        keeper: Box<dyn KeepFlushes>,
+        kept: KeptFlush,
+        start: &Now,
+    ) -> Self {
+        let seconds = KeptSeconds::of(start);
+        let due = seconds.of_unix(kept.due_unix_s);
+        if due != 0 {
+            cache.pool().flush_word().flush_in(due, start.second);
+        }
+        let shared = Shared {
+            keeper: Mutex::new(keeper),
+            seconds,
+            first_epoch: kept.epoch,
+            refuses_flushes: AtomicBool::new(false),
+            reports: Mutex::default(),
+            first_error: Mutex::default(),
+        };
+        Self { cache, shared: Arc::new(shared) }
+    }
+
+    pub(crate) fn seconds(&self) -> KeptSeconds {
+        self.shared.seconds
+    }
+
+    /// The number of flushes of the store, for an epoch of the caches.
+    pub(crate) fn kept_epoch(&self, epoch: u32) -> u32 {
+        self.shared.first_epoch.wrapping_add(epoch)
+    }
+
+    /// The number of flushes of the store by now.
+    pub(crate) fn epoch(&self, now: &Now) -> u32 {
+        self.kept_epoch(self.cache.pool().flush_word().settle(now.second).epoch())
+    }
+
+    /// Notes what an engine tells about its file.
+    pub(crate) fn note_report(&self, engine: u16, report: FileReport) {
+        let mut reports = self.shared.reports.lock().expect("a panic ends the process");
+        let (engine, count) = (usize::from(engine), reports.len());
+        reports.resize(count.max(engine + 1), FileReport::default());
+        reports[engine] = report;
+    }
+
+    /// Notes a failure of a disk, and writes it to the log of the process.
+    pub(crate) fn report_error(&self, text: String) {
+        log(Level::Error, format_args!("{text}"), &[]);
+        let mut first = self.shared.first_error.lock().expect("a panic ends the process");
+        first.get_or_insert(text);
+    }
+
+    /// An engine has failed: no flush is made any more.
+    pub(crate) fn refuse_flushes(&self) {
+        self.shared.refuses_flushes.store(true, Relaxed);
+    }
+
+    /// Makes a flush durable, and then changes the word by `change` (C1). There will be `more`
+    /// flushes more, and one is pending in second `due` unless that is 0.
+    fn keep(
+        &self,
+        now: &Now,
+        (more, due): (u32, u32),
+        change: impl FnOnce() -> Result<(), FlushFailed>,
+    ) -> Result<(), FlushFailed> {
+        let mut keeper = self.shared.keeper.lock().expect("a panic ends the process");
+        if self.shared.refuses_flushes.load(Relaxed) {
+            return Err(FlushFailed);
+        }
+        // Every change of the word replaces a pending flush. Without one, no other core changes
+        // the word meanwhile.
+        self.cache.cancel_flush(now)?;
+        let epoch = self.epoch(now).wrapping_add(more);
+        let due_unix_s = self.seconds().to_unix(due);
+        let kept = keeper.keep(KeptFlush { epoch, due_unix_s });
+        if let Err(error) = &kept {
+            let what = "a flush cannot be written, so no flush is made any more";
+            self.report_error(format!("--data: {what}: {error}"));
+            self.refuse_flushes();
+        }
+        // A flush that may not be durable is made all the same, because it may be durable, too.
+        change()?;
+        kept.map_err(|_| FlushFailed)
+    }
+}
+
+impl Common for FlashCommon {
+    type Upload = CacheUpload;
+
+    fn options(&self) -> &EngineOptions {
+        self.cache.options()
+    }
+
+    fn register_core(&self) -> Option<Reader> {
+        self.cache.register_core()
+    }
+
+    fn begin_upload(&self, value_bytes: usize, core: Place) -> Option<CacheUpload> {
+        self.cache.begin_upload(value_bytes, core)
+    }
+
+    fn spare_landing(&self) -> Landing {
+        self.cache.spare_landing()
+    }
+
+    /// Waits until the flush is durable: a flush is rare, and its reply must not be sent before.
+    fn flush(&self, now: &Now) -> Result<(), FlushFailed> {
+        self.keep(now, (1, 0), || self.cache.flush(now))
+    }
+
+    /// Waits as [`Self::flush`] does.
+    fn flush_in(&self, due: u32, now: &Now) -> Result<(), FlushFailed> {
+        self.keep(now, (0, due), || self.cache.flush_in(due, now))
+    }
+
+    /// Waits as [`Self::flush`] does.
+    fn cancel_flush(&self, now: &Now) -> Result<(), FlushFailed> {
+        self.keep(now, (0, 0), || Ok(()))
+    }
+
+    fn flush_prefix(&self, _prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
+        Err(PrefixRefused::Unsupported)
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.cache.bytes_max()
+    }
+
+    fn size_classes(&self) -> Arc<SizeClasses> {
+        self.cache.size_classes()
+    }
+
+    fn file_report(&self) -> Option<FileReport> {
+        let mut sums = FileReport {
+            first_error: self.shared.first_error.lock().expect("a panic ends the process").clone(),
+            ..FileReport::default()
+        };
+        let reports = self.shared.reports.lock().expect("a panic ends the process");
+        for report in &*reports {
+            sums.disk_bytes += report.disk_bytes;
+            sums.live_bytes += report.live_bytes;
+            sums.files += report.files;
+            sums.write_buffer_bytes += report.write_buffer_bytes;
+            sums.cache_bytes += report.cache_bytes;
+            sums.debt_bytes += report.debt_bytes;
+            sums.stopped += report.stopped;
+            sums.read_only += report.read_only;
+            sums.commits += report.commits;
+            sums.syncs += report.syncs;
+        }
+        Some(sums)
+    }
+
+    fn pinned_bytes(&self) -> u64 {
+        self.cache.pinned_bytes()
+    }
+}

@@ -1,0 +1,120 @@
+//! Power cuts and ends of the process at every operation, also while a store is opened.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use kachel_log::SyncMode;
+
+use crate::files::{SEGMENTS, Store, count};
+use crate::process::Process;
+use crate::traffic::{Traffic, delays};
+
+const MODES: [SyncMode; 3] = [SyncMode::Always, SyncMode::Interval(200_000), SyncMode::Os];
+const KEYS: usize = 40;
+
+#[derive(Default)]
+struct Census {
+    points: BTreeMap<&'static str, u64>,
+    images: u64,
+}
+
+/// Cuts the power now, and judges what a start finds.
+fn cut(traffic: &Traffic, seed: u64, census: &mut Census) {
+    let store = &traffic.process.store;
+    let store = store.on(&store.disk.crash(seed));
+    let started = traffic.ledger.clone().start(&store, &traffic.acknowledged(true), seed + 1);
+    started.unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
+    census.images += 2;
+}
+
+#[test]
+fn no_power_cut_loses_an_acknowledged_change_or_brings_an_item_back() {
+    let mut census = Census::default();
+    for seed in 0..count(9, 300) {
+        let engines = 1 + (seed / 3 % 3) as u16;
+        let store = Store::create(seed, MODES[(seed % 3) as usize], engines, SEGMENTS);
+        store.disk.set_plan(delays());
+        let mut traffic = Traffic::new(&store, KEYS, seed);
+        let mut number = seed << 32;
+        for _ in 0..300 {
+            traffic.act();
+            traffic.pump(|traffic, name| {
+                number += 10;
+                *census.points.entry(name).or_default() += 1;
+                cut(traffic, number, &mut census);
+            });
+        }
+    }
+    println!("{} images, {:?}", census.images, census.points);
+    for name in ["commit", "slot 0", "slot 1", "allocate", "sync", "read"] {
+        assert!(census.points.contains_key(name), "no cut at {name}");
+    }
+    assert!(census.images > 2_000, "{}", census.images);
+}
+
+/// Cuts the power at each write of a start. Each time, a start finds the same items as without it.
+fn cut_in_start(traffic: &Traffic, store: &Store, census: &mut Census) {
+    let cuts = Rc::<RefCell<Vec<_>>>::default();
+    let interrupted = Store { cuts: Some(Rc::clone(&cuts)), ..store.clone() };
+    let mut process = Process::start(&interrupted).unwrap_or_else(|error| panic!("{error}"));
+    let now = process.now();
+    let found = traffic.ledger.read_all(&mut process, &now);
+    for image in cuts.take() {
+        let mut process =
+            Process::start(&store.on(&image)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(traffic.ledger.read_all(&mut process, &now), found, "after a cut in a start");
+        census.images += 1;
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_logs() {
+    let logs = |seed| {
+        let store = Store::create(seed, SyncMode::Always, 3, SEGMENTS);
+        store.disk.set_plan(delays());
+        let mut traffic = Traffic::new(&store, KEYS, seed);
+        for _ in 0..500 {
+            traffic.act();
+            traffic.pump(|_, _| {});
+        }
+        store.disk.image()
+    };
+    assert!(logs(1) == logs(1) && logs(1) != logs(2));
+}
+
+/// A store that is killed, or loses power, again and again, also while it starts.
+#[test]
+fn a_store_lives_through_one_crash_after_the_other() {
+    let mut census = Census::default();
+    let mut executed = 0;
+    for seed in 0..count(12, 600) {
+        let engines = 1 + (seed % 2) as u16;
+        let mut store = Store::create(seed, MODES[(seed % 3) as usize], engines, SEGMENTS);
+        let mut traffic = Traffic::new(&store, KEYS, seed);
+        for cycle in 0..12 {
+            let number = seed << 32 | cycle << 16;
+            store.disk.set_plan(delays());
+            for _ in 0..traffic.below(800) {
+                traffic.act();
+                traffic.pump(|_, _| {});
+            }
+            if cycle % 4 == 0 {
+                traffic.settle();
+            }
+            executed += traffic.executed;
+            let is_power_cut = cycle % 3 != 2;
+            let acknowledged = traffic.acknowledged(is_power_cut);
+            if is_power_cut {
+                store = store.on(&store.disk.crash(number));
+                cut_in_start(&traffic, &store.on(&store.disk.crash(number + 1)), &mut census);
+            }
+            let Traffic { process, ledger, .. } = traffic;
+            drop(process);
+            traffic = Traffic::restart(ledger, &store, &acknowledged, number + 2);
+            census.images += 2;
+        }
+    }
+    println!("{} images, {executed} requests", census.images);
+    assert!(executed > 10_000, "{executed}");
+}

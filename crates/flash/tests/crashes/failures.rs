@@ -1,0 +1,138 @@
+//! The N-th operation of the disk fails, for every N, and disks that are full.
+
+use kachel_engine::{Operation, StoreTerms, Ttl, Verb, Verdict};
+use kachel_io::FileError;
+use kachel_io::memory::disk::{Fault, FaultPlan, PlannedFault};
+use kachel_log::{SEGMENT_BYTES_MIN, SyncMode};
+
+use crate::files::{SEGMENTS, Store, count};
+use crate::process::{Process, Request};
+use crate::traffic::{Traffic, delays};
+
+const FAULTS: [Fault; 4] = [
+    Fault::Error(FileError::IO),
+    Fault::Error(FileError::NO_SPACE),
+    Fault::Short,
+    Fault::Cancelled,
+];
+const KEYS: usize = 20;
+
+#[test]
+fn an_operation_that_fails_loses_no_acknowledged_change() {
+    let (mut latched, mut healed, mut prevented) = (0, 0, 0);
+    for number in 1..=count(100, 500) {
+        for (fault, forever) in FAULTS.into_iter().flat_map(|fault| [(fault, false), (fault, true)])
+        {
+            let mode = [SyncMode::Always, SyncMode::Os][(number % 2) as usize];
+            let store = Store::create(number, mode, 1, SEGMENTS);
+            let mut traffic = Traffic::new(&store, KEYS, 7);
+            traffic.may_fail = true;
+            let planned = vec![PlannedFault { kind: None, number, forever, fault }];
+            store.disk.set_plan(FaultPlan { planned, ..delays() });
+            let mut changes = None;
+            for _ in 0..400 {
+                if traffic.process.stations[0].submitted > number + 20 {
+                    break;
+                }
+                traffic.act();
+                traffic.pump(|_, _| {});
+                if traffic.has_failed() {
+                    let now = traffic.process.stations[0].changes;
+                    let before = *changes.get_or_insert(now);
+                    assert_eq!(now, before, "nothing is written or synced any more");
+                }
+            }
+            store.disk.set_plan(delays());
+            if traffic.has_failed() {
+                let text = format!("{fault:?} of operation {number}");
+                assert!(fault != Fault::Short, "{text}");
+                latched += 1;
+            } else {
+                traffic.settle();
+                traffic.may_fail = false;
+                for _ in 0..20 {
+                    traffic.act();
+                    traffic.pump(|_, _| {});
+                }
+                healed += 1;
+            }
+            prevented += traffic.failed;
+            let is_power_cut = number % 3 != 0;
+            // A sync that fails may lose what the kernel has.
+            let acknowledged = traffic.acknowledged(is_power_cut || traffic.has_failed());
+            let Traffic { process, ledger, .. } = traffic;
+            let image = if is_power_cut { store.disk.crash(number) } else { store.disk.clone() };
+            drop(process);
+            Traffic::restart(ledger, &store.on(&image), &acknowledged, number);
+        }
+    }
+    println!("{latched} latched, {healed} healed or were not hit, {prevented} prevented");
+    assert!(latched > 100 && healed > 100 && prevented > 0, "{latched}, {healed}, {prevented}");
+}
+
+pub(crate) fn set(key: usize, value: Vec<u8>) -> Request {
+    let hasher = kachel_engine::KeyHasher::new(kachel_engine::Seeds { hash_keys: [0; 2] }, 1);
+    let Verb::Store(terms) = Operation::set(hasher.key(b"k"), value.len(), Ttl(0)).verb else {
+        unreachable!("it stores");
+    };
+    Request { key, verb: Verb::Store(StoreTerms { client_flags: key as u32, ..terms }), value }
+}
+
+/// Fills a store with items until one is refused. Returns how many there are.
+fn fill(process: &mut Process, round: usize) -> usize {
+    for key in 0..10_000 {
+        let value = vec![(key + round) as u8; 2_000 + key % 9 * 100];
+        let now = process.now();
+        match process.ask(&set(key, value), &now).verdict {
+            Verdict::Stored { .. } => {}
+            Verdict::NoMemory { .. } => return key,
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("it is never full");
+}
+
+/// Fills a store, reads all, deletes all, ten times.
+fn fill_and_empty(store: &Store) {
+    let store = &Store { memory_bytes: 8 << 20, ..store.clone() };
+    let mut process = Process::start(store).expect("a new store");
+    let mut least = 0;
+    for round in 0..10 {
+        let keys = fill(&mut process, round);
+        println!("round {round}: {keys} items");
+        // The first round meets the end of the disk while items lie as they came.
+        least = if round == 0 { keys * 6 / 10 } else { least.max(keys * 8 / 10) };
+        assert!(keys >= least && keys > 200, "{keys} items fit, not {least}");
+        for key in 0..keys {
+            let now = process.now();
+            let found = process.find(key, &now).expect("a read does not fail");
+            let found = found.unwrap_or_else(|| panic!("key {key} of round {round} is there"));
+            assert_eq!(found.value, vec![(key + round) as u8; 2_000 + key % 9 * 100]);
+        }
+        for key in 0..keys {
+            let now = process.now();
+            let verb = Verb::Delete(kachel_engine::DeleteTerms::default());
+            let seen = process.ask(&Request { key, verb, value: Vec::new() }, &now);
+            assert_eq!(seen.verdict, Verdict::Deleted, "key {key} of {keys}, round {round}");
+        }
+        if round % 3 == 2 {
+            process.rest();
+            drop(process);
+            process = Process::start(store).expect("it is full, and starts");
+        }
+    }
+}
+
+#[test]
+fn a_full_log_is_emptied_by_deletes_and_filled_again() {
+    let store = Store::create(1, SyncMode::Always, 1, SEGMENTS);
+    fill_and_empty(&store);
+}
+
+#[test]
+fn a_full_disk_is_emptied_by_deletes_and_filled_again() {
+    let store = Store::create(2, SyncMode::Always, 1, 1_000);
+    let segment_blocks = SEGMENT_BYTES_MIN as usize / kachel_io::memory::disk::BLOCK_BYTES;
+    store.disk.set_blocks_max(segment_blocks * SEGMENTS as usize + segment_blocks / 2);
+    fill_and_empty(&store);
+}

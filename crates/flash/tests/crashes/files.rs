@@ -1,0 +1,167 @@
+//! The files of a store on a disk in memory, for a start that may be interrupted.
+//!
+//! Upstream:   `process`.
+//! Downstream: the disk. The flushes are kept beside it, and no crash loses one.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use kachel_flash::{FlashOptions, KeepFlushes, KeptFlush, StoreFiles};
+use kachel_io::memory::disk::Disk;
+use kachel_io::{
+    Event, FileOperation, FileWork, Files as _, FolderHandle, Io as _, ManualClock, Memory,
+    MemoryNet, Wait,
+};
+use kachel_log::{Geometry, LogIdentity, SEGMENT_BYTES_MIN, SyncMode, Task, create_log};
+
+/// The number that tells these logs from those of other stores.
+const IDENTITY: u64 = 0x1d5c_62f0_9e47_ab83;
+
+/// The segments of most logs here.
+pub(crate) const SEGMENTS: u64 = 24;
+/// The memory for each engine: less than its items take, so that some are read from the disk.
+const MEMORY_BYTES: u64 = 1 << 20;
+
+/// How often something is tried: `short`, or `full` with `KACHEL_FULL=1`.
+pub(crate) fn count(short: u64, full: u64) -> u64 {
+    let is_full = std::env::var_os("KACHEL_FULL").is_some_and(|value| value == "1");
+    if is_full { full } else { short }
+}
+
+/// A store.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    pub(crate) disk: Disk,
+    pub(crate) clock: ManualClock,
+    pub(crate) options: FlashOptions,
+    /// The number that tells its logs from those of other stores.
+    pub(crate) identity: u64,
+    pub(crate) engines: u16,
+    pub(crate) memory_bytes: u64,
+    pub(crate) flushes: Arc<Mutex<KeptFlush>>,
+    /// Where a start adds the disk as a power cut at each of its writes leaves it.
+    pub(crate) cuts: Option<Rc<RefCell<Vec<Disk>>>>,
+}
+
+#[derive(Debug)]
+struct Keeper(Arc<Mutex<KeptFlush>>);
+
+impl KeepFlushes for Keeper {
+    fn keep(&mut self, flush: KeptFlush) -> io::Result<()> {
+        *self.0.lock().expect("a panic ends the test") = flush;
+        Ok(())
+    }
+}
+
+/// A backend over a disk.
+pub(crate) fn backend(disk: &Disk) -> Memory {
+    let mut memory = MemoryNet::new().open();
+    memory.use_disk(disk);
+    memory
+}
+
+/// The operations that are due.
+pub(crate) fn completions(memory: &mut Memory) -> impl Iterator<Item = Box<FileOperation>> + use<> {
+    let mut events = Vec::new();
+    memory.poll(Wait::Now, &mut events).expect("memory never fails");
+    events.into_iter().filter_map(|event| match event {
+        Event::FileDone { operation } => Some(operation),
+        _ => None,
+    })
+}
+
+/// The name of an operation among the points at which the power is cut.
+pub(crate) fn name(work: &FileWork) -> &'static str {
+    match work {
+        FileWork::Write { transfer, .. } => match transfer.offset % SEGMENT_BYTES_MIN {
+            0..4096 => "slot 0",
+            4096..8192 => "slot 1",
+            _ => "commit",
+        },
+        FileWork::Read(_) => "read",
+        FileWork::Sync { .. } => "sync",
+        FileWork::Allocate { .. } => "allocate",
+        FileWork::Open { .. } => "open",
+        FileWork::SyncFolder { .. } => "sync folder",
+        _ => "other",
+    }
+}
+
+fn other(error: impl ToString) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+impl Store {
+    /// Makes a store on an empty disk, with a number of segments in each log.
+    pub(crate) fn create(seed: u64, sync: SyncMode, engines: u16, segments: u64) -> Self {
+        let geometry = Geometry::new(SEGMENT_BYTES_MIN, segments * SEGMENT_BYTES_MIN);
+        let options = FlashOptions { geometry, sync, target_percent: 150 };
+        let clock = ManualClock::new(1_800_000_000);
+        let disk = Disk::new(seed, &clock);
+        let memory_bytes = u64::from(engines) * MEMORY_BYTES;
+        let (flushes, cuts) = (Arc::default(), None);
+        let identity = IDENTITY;
+        let mut store =
+            Self { identity, disk, clock, options, engines, memory_bytes, flushes, cuts };
+        for engine in 0..engines {
+            let folder = store.folder(engine).expect("a folder in memory");
+            let identity = LogIdentity { store: IDENTITY, engine: engine.into() };
+            let made = store.run(create_log(folder, identity, options.geometry));
+            made.expect("the disk has no faults").expect("it is empty");
+        }
+        store
+    }
+
+    /// The same store on another disk, with flushes of its own from now on.
+    pub(crate) fn on(&self, disk: &Disk) -> Self {
+        let flushes = *self.flushes.lock().expect("a panic ends the test");
+        let flushes = Arc::new(Mutex::new(flushes));
+        Self { disk: disk.clone(), flushes, cuts: None, ..self.clone() }
+    }
+}
+
+impl StoreFiles for Store {
+    fn folder(&mut self, engine: u16) -> io::Result<FolderHandle> {
+        Ok(self.disk.folder(&self.path(engine)))
+    }
+
+    fn path(&self, engine: u16) -> String {
+        format!("engine-{engine:04}")
+    }
+
+    fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    fn run<T>(&mut self, mut task: Task<T>) -> io::Result<T> {
+        let mut memory = backend(&self.disk);
+        loop {
+            if let Some(operation) = task.next_submission() {
+                let is_read = matches!(operation.work, FileWork::Read(_));
+                memory.submit(operation).map_err(|_| other("the backend is full"))?;
+                if let Some(cuts) = &self.cuts
+                    && !is_read
+                {
+                    let mut cuts = cuts.borrow_mut();
+                    let seed = cuts.len() as u64;
+                    cuts.push(self.disk.crash(seed));
+                }
+            }
+            if let Some(output) = task.take_output() {
+                return Ok(output);
+            }
+            self.disk.advance_to_next_due();
+            completions(&mut memory).for_each(|operation| task.complete(operation));
+        }
+    }
+
+    fn flushes(&mut self) -> io::Result<KeptFlush> {
+        Ok(*self.flushes.lock().expect("a panic ends the test"))
+    }
+
+    fn keeper(&mut self) -> Box<dyn KeepFlushes> {
+        Box::new(Keeper(Arc::clone(&self.flushes)))
+    }
+}

@@ -1,0 +1,232 @@
+//! A server over engines of `flash`: what its clients see, over restarts and failures.
+//!
+//! Upstream:   `cargo test -p kachel-flash`.
+//! Downstream: a server in memory, over a disk in memory.
+
+mod bench;
+
+use std::collections::BTreeSet;
+
+use bench::Bench;
+use kachel_io::memory::disk::BLOCK_BYTES;
+use kachel_log::{Geometry, SyncMode};
+
+#[test]
+fn every_verb_is_answered_and_survives_a_restart() {
+    let mut bench = Bench::new();
+    bench.start(2);
+    bench.expect("set a 7 0 3 noreply\r\nold\r\nset a 5 0 5\r\nfirst\r\n", "STORED\r\n");
+    bench.expect("append a 0 0 1\r\n!\r\nprepend a 0 0 1\r\n<\r\n", "STORED\r\nSTORED\r\n");
+    bench.expect("add a 0 0 1\r\nx\r\nreplace b 0 0 1\r\nx\r\n", "NOT_STORED\r\nNOT_STORED\r\n");
+    bench.expect("set n 0 0 2\r\n41\r\nincr n 1\r\ndecr n 2\r\n", "STORED\r\n42\r\n40\r\n");
+    bench.expect("set gone 0 0 1\r\nx\r\ndelete gone\r\n", "STORED\r\nDELETED\r\n");
+    bench.expect("set short 0 10 1\r\nx\r\nset long 0 10 1\r\nx\r\n", "STORED\r\nSTORED\r\n");
+    bench.expect("touch long 1000\r\nmd a I q\r\nmn\r\n", "TOUCHED\r\nMN\r\n");
+    bench.expect("ms big 900000\r\n", "");
+    bench.expect(&format!("{}\r\n", "x".repeat(900_000)), "HD\r\n");
+    for threads in [1, 3, 2] {
+        bench.restart(threads, 5);
+        // The item is stale, and the first client that asks wins.
+        let marks = if threads == 1 { "X W" } else { "Z X" };
+        bench.expect("mg a f v s t\r\n", &format!("VA 7 f5 s7 t-1 {marks}\r\n<first!\r\n"));
+        let short = if threads == 1 { "VALUE short 0 1\r\nx\r\n" } else { "" };
+        bench.expect("get n gone\r\n", "VALUE n 0 2\r\n40\r\nEND\r\n");
+        bench.expect("get short\r\n", &format!("{short}END\r\n"));
+        bench.expect("get long\r\n", "VALUE long 0 1\r\nx\r\nEND\r\n");
+        bench.expect("mg big s\r\n", "HD s900000\r\n");
+        assert!(bench.ask("get big\r\n").len() > 900_000);
+    }
+}
+
+#[test]
+fn flushes_survive_a_restart_and_hold_what_was_stored_before() {
+    let mut bench = Bench::new();
+    bench.start(3);
+    bench.expect(
+        "set a 0 0 1\r\n1\r\nflush_all\r\nset b 0 0 1\r\n2\r\n",
+        "STORED\r\nOK\r\nSTORED\r\n",
+    );
+    bench.restart(2, 1);
+    bench.expect(
+        "get a b\r\nflush_all 100\r\nset c 0 0 1\r\n3\r\n",
+        "VALUE b 0 1\r\n2\r\nEND\r\nOK\r\nSTORED\r\n",
+    );
+    bench.restart(1, 50);
+    bench.expect("get a b c\r\n", "VALUE b 0 1\r\n2\r\nVALUE c 0 1\r\n3\r\nEND\r\n");
+    bench.restart(4, 60);
+    bench.expect("get a b c\r\nset d 0 0 1\r\n4\r\n", "END\r\nSTORED\r\n");
+    bench.restart(1, 1);
+    bench.expect(
+        "get a b c d\r\nflush_all\r\nget d\r\n",
+        "VALUE d 0 1\r\n4\r\nEND\r\nOK\r\nEND\r\n",
+    );
+}
+
+#[test]
+fn no_token_is_given_out_twice() {
+    let mut bench = Bench::new();
+    let mut tokens = BTreeSet::new();
+    for (threads, seed) in [(1, 1), (3, 2), (2, 3), (1, 4)] {
+        if bench.is_running() {
+            bench.cut_power(threads, seed)
+        } else {
+            bench.start(threads)
+        }
+        for number in 0..30 {
+            let reply = bench.ask(&format!("ms k{number} 1 c\r\nx\r\n"));
+            let token = reply.trim().strip_prefix("HD c").expect("stored").to_owned();
+            assert!(tokens.insert(token), "{reply}");
+        }
+    }
+}
+
+/// A read of an item that is not in memory waits for the disk, and later requests for it behind.
+#[test]
+fn requests_for_one_key_are_answered_in_their_order_while_it_is_read() {
+    let mut bench = Bench::new();
+    bench.start(1);
+    bench.expect("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
+    bench.restart(1, 1);
+    bench.disk_that_takes(1_000_000);
+    let (a1, a8) = ("VALUE a 0 1\r\n1\r\n", "VALUE a 0 1\r\n8\r\n");
+    let b1 = "VALUE b 0 1\r\n1\r\n";
+    bench.expect(
+        "get a\r\nincr a 1\r\nset a 0 0 1\r\n7\r\nincr a 1\r\nget a b\r\ndelete b\r\nget b\r\n",
+        &format!("{a1}END\r\n2\r\nSTORED\r\n8\r\n{a8}{b1}END\r\nDELETED\r\nEND\r\n"),
+    );
+}
+
+/// No client sees a change before it is durable, neither its own nor that of another one.
+#[test]
+fn a_change_is_seen_once_it_is_durable() {
+    let mut bench = Bench::new();
+    bench.start(1);
+    bench.expect("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
+    bench.disk_that_takes(1_000_000_000);
+    let other = bench.client();
+    bench.send("set a 0 0 1\r\n2\r\ndelete b\r\n");
+    bench.pass(0);
+    other.write(b"get a\r\nget b\r\n");
+    bench.pass(0);
+    assert_eq!(other.read(), b"");
+    assert_eq!(bench.ask(""), "STORED\r\nDELETED\r\n");
+    assert_eq!(other.read(), b"VALUE a 0 1\r\n2\r\nEND\r\nEND\r\n");
+}
+
+/// More items than memory holds: the others are read from the disk.
+#[test]
+fn items_that_leave_the_memory_are_read_from_the_disk() {
+    let mut bench = Bench::new().with_memory(8 << 20);
+    bench.start(1);
+    let value = "v".repeat(10_000);
+    for number in 0..1500 {
+        bench.expect(&format!("set k{number} 3 0 10000\r\n{value}\r\n"), "STORED\r\n");
+    }
+    for number in 0..1500 {
+        let expected = format!("VALUE k{number} 3 10000\r\n{value}\r\nEND\r\n");
+        bench.expect(&format!("get k{number}\r\n"), &expected);
+    }
+    let stats = bench.ask("stats\r\n");
+    assert!(stats.contains("STAT curr_items 1500\r\n"), "{stats}");
+    assert!(stats.contains("STAT evictions 0\r\n"), "{stats}");
+}
+
+/// Much more is written than the disk has space for.
+#[test]
+fn what_was_overwritten_gives_its_space_back() {
+    let mut bench = Bench::with(SyncMode::Always, Geometry::new(1 << 20, 16 << 20));
+    bench.start(1);
+    let value = |number: usize| format!("{number:>width$}", width = 100 + number * 7919 % 40_000);
+    let big = "b".repeat(300_000);
+    for round in 0..40 {
+        for number in 0..100 {
+            let value = value(number + round);
+            let set = format!("set k{number} 0 0 {}\r\n{value}\r\n", value.len());
+            bench.expect(&set, "STORED\r\n");
+        }
+        let set = format!("set big{} 0 0 {}\r\n{big}\r\n", round % 3, big.len());
+        bench.expect(&set, "STORED\r\n");
+        bench.expect(&format!("delete k{}\r\n", round + 40), "DELETED\r\n");
+        if round % 10 == 9 {
+            bench.restart(1, 1);
+        }
+        for number in (0..100).filter(|number| *number != round + 40) {
+            let value = value(number + round);
+            let expected = format!("VALUE k{number} 0 {}\r\n{value}\r\nEND\r\n", value.len());
+            bench.expect(&format!("get k{number}\r\n"), &expected);
+        }
+        bench.expect(&format!("get k{}\r\n", round + 40), "END\r\n");
+        let expected = format!("VALUE big0 0 {}\r\n{big}\r\nEND\r\n", big.len());
+        bench.expect("get big0\r\n", &expected);
+    }
+}
+
+/// A store that is full refuses what is new, and takes deletions. Then it has room again.
+#[test]
+fn a_full_store_refuses_new_items_and_heals() {
+    let bench = Bench::with(SyncMode::Always, Geometry::new(1 << 20, 16 << 20));
+    fill_and_empty(bench);
+}
+
+/// The same if the file system is full before the store is.
+#[test]
+fn a_full_file_system_refuses_new_items_and_heals() {
+    let bench = Bench::with(SyncMode::Always, Geometry::new(1 << 20, 1 << 30));
+    bench.disk().set_blocks_max((16 << 20) / BLOCK_BYTES);
+    fill_and_empty(bench);
+}
+
+fn fill_and_empty(mut bench: Bench) {
+    bench.start(1);
+    let value = "v".repeat(10_000);
+    for round in 0..3 {
+        let mut stored = 0;
+        loop {
+            let set = format!("set k{stored} 0 0 10000\r\n{value}\r\n");
+            match &*bench.ask(&set) {
+                "STORED\r\n" => stored += 1,
+                "SERVER_ERROR out of memory storing object\r\n" => break,
+                other => panic!("{other}"),
+            }
+            assert!(stored < 2000, "there is not so much space");
+        }
+        assert!(stored > 700, "{stored} items in 16 MiB");
+        // A refused store keeps the old value.
+        bench.expect(
+            &format!("set k0 0 0 10000\r\n{value}\r\nget k0\r\n"),
+            &format!(
+                "SERVER_ERROR out of memory storing object\r\nVALUE k0 0 10000\r\n{value}\r\nEND\r\n"
+            ),
+        );
+        for number in 0..stored {
+            bench.expect(&format!("touch k{number} 0\r\n"), "TOUCHED\r\n");
+            bench.expect(&format!("delete k{number}\r\n"), "DELETED\r\n");
+        }
+        bench.pass(1);
+        bench.restart(1 + round, 1);
+        bench.expect("get k0 k1 k2\r\n", "END\r\n");
+    }
+}
+
+#[test]
+fn a_listing_shows_every_item_once_and_no_dead_one() {
+    let mut bench = Bench::new();
+    bench.start(2);
+    for number in 0..300 {
+        bench.expect(&format!("set k{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
+    }
+    let big = "b".repeat(100_000);
+    bench.expect(&format!("set big 0 0 100000\r\n{big}\r\n"), "STORED\r\n");
+    bench.restart(2, 1);
+    bench.expect(
+        "delete k7\r\nset k8 0 1 1\r\ny\r\nset new 0 0 1\r\nx\r\n",
+        "DELETED\r\nSTORED\r\nSTORED\r\n",
+    );
+    bench.pass(2);
+    let dump = bench.ask("lru_crawler metadump all\r\n");
+    let keys: BTreeSet<_> =
+        dump.lines().filter_map(|line| line.split(' ').next()?.strip_prefix("key=")).collect();
+    assert_eq!((keys.len(), dump.lines().count()), (300, 302), "{dump}");
+    assert!(keys.contains("new") && keys.contains("big"), "{dump}");
+    assert!(!keys.contains("k7") && !keys.contains("k8"), "{dump}");
+}

@@ -22,6 +22,7 @@ mod admin;
 mod caches;
 mod client_lines;
 mod failure;
+mod flash;
 mod listeners;
 mod live_page;
 mod load;
@@ -66,6 +67,10 @@ fn serve(options: ServeOptions) -> ExitCode {
     kachel_host::set_log(options.log_format, options.verbosity);
     match options.engine {
         EngineMode::Cache | EngineMode::Store => serve::run(&caches::opener(&options), options),
+        EngineMode::Flash => match flash::opener(&options) {
+            Ok(opener) => serve::run(&opener, options),
+            Err(failure) => serve::refuse(&failure, options.called_as),
+        },
         EngineMode::Rocksdb => match rocks::opener(&options) {
             Ok(opener) => serve::run(&opener, options),
             Err(failure) => serve::refuse(&failure, options.called_as),

@@ -9,6 +9,9 @@ use std::path::PathBuf;
 /// The longest time between two syncs, in milliseconds: an hour.
 const INTERVAL_MS_MAX: u64 = 3_600_000;
 
+/// The least bytes of `--space`: below, most of it would be kept free for deletions.
+const SPACE_BYTES_MIN: u64 = 16 << 20;
+
 /// When a change is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncChoice {
@@ -57,13 +60,55 @@ pub struct DataOptions {
     pub folder: Option<PathBuf>,
     /// When a change is durable (`--sync`); `None`: as by [`SyncChoice::default`].
     pub sync: Option<SyncChoice>,
+    /// The most bytes of the data (`--space`); `None`: as many as there are.
+    pub space_bytes: Option<u64>,
     /// The file of options for RocksDB (`--rocksdb-options`).
     pub rocksdb_options: Option<PathBuf>,
+}
+
+impl DataOptions {
+    /// Reads a number of bytes, of KiB (`k`), MiB (`m`), GiB (`g`) or TiB (`t`). `None`: it is
+    /// none, or there are too few.
+    pub(crate) fn read_space(text: &str) -> Option<u64> {
+        let unit = |suffix: char| "kmgt".find(suffix.to_ascii_lowercase());
+        let (digits, shift) = match text.chars().last().and_then(unit) {
+            Some(unit) => (&text[..text.len() - 1], 10 * (unit + 1)),
+            None => (text, 0),
+        };
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.parse::<u64>().ok().filter(|_| is_number)?;
+        number.checked_mul(1 << shift).filter(|bytes| *bytes >= SPACE_BYTES_MIN)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_space_is_read_with_its_unit() {
+        let of = DataOptions::read_space;
+        assert_eq!(
+            (of("16777216"), of("16384k"), of("64M")),
+            (Some(16 << 20), Some(16 << 20), Some(64 << 20))
+        );
+        assert_eq!((of("10g"), of("2t")), (Some(10 << 30), Some(2 << 40)));
+        for text in [
+            "",
+            "m",
+            "16777215",
+            "1m",
+            "-64m",
+            "+64m",
+            "64 m",
+            "64mb",
+            "99999999t",
+            "0x10m",
+            "\u{e4}",
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn syncs_are_read_as_they_are_shown() {

@@ -4,7 +4,7 @@
 //! Downstream: [`PartialOptions`].
 
 use crate::admin::{AdminListen, read_prefixes};
-use crate::data::SyncChoice;
+use crate::data::{DataOptions, SyncChoice};
 use crate::partial::{Given, PartialOptions, set};
 use crate::serve::FlushPrefixAccess;
 use crate::suboptions::suboptions;
@@ -125,6 +125,15 @@ pub(crate) fn item_size(
             format!("{}: the largest item must be given as 1k to 1g", given.spelled()),
         )),
     }
+}
+
+/// The effect of `--space`.
+pub(crate) fn space(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), OptionsError> {
+    let Some(bytes) = DataOptions::read_space(given.text()) else {
+        let why = "give a number of bytes, or 64m, 10g, 2t; at least 16m";
+        return Err(OptionsError::new(EXIT_USAGE, format!("{}: {why}", given.spelled())));
+    };
+    set(&mut partial.serve.data.space_bytes, Some(bytes))
 }
 
 /// The effect of `--flush-prefix`.

@@ -129,15 +129,18 @@ impl PartialOptions {
     fn check_data(&self) -> Result<(), OptionsError> {
         let refused = |message: &str| Err(OptionsError::new(EXIT_USAGE, message));
         let serve = &self.serve;
-        let DataOptions { folder, sync, rocksdb_options } = &serve.data;
-        let is_on_disk = serve.engine == EngineMode::Rocksdb;
+        let DataOptions { folder, sync, space_bytes, rocksdb_options } = &serve.data;
+        let is_on_disk = matches!(serve.engine, EngineMode::Flash | EngineMode::Rocksdb);
         match (is_on_disk, folder) {
-            (true, None) => refused("--engine=rocksdb needs --data, the folder of its files."),
+            (true, None) => refused("--engine: this engine needs --data, the folder of its files."),
             (false, Some(_)) => refused("--data: this engine keeps nothing on a disk."),
             _ if !is_on_disk && sync.is_some() => {
                 refused("--sync: this engine keeps nothing on a disk.")
             }
-            _ if !is_on_disk && rocksdb_options.is_some() => {
+            _ if serve.engine != EngineMode::Flash && space_bytes.is_some() => {
+                refused("--space: this is for --engine=flash.")
+            }
+            _ if serve.engine != EngineMode::Rocksdb && rocksdb_options.is_some() => {
                 refused("--rocksdb-options: this is for --engine=rocksdb.")
             }
             _ if is_on_disk && serve.memory_file.is_some() => {

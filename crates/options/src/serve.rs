@@ -42,6 +42,8 @@ pub enum EngineMode {
     Cache,
     /// New items are refused; nothing stored is ever evicted.
     Store,
+    /// Items are on the disk, in logs.
+    Flash,
     /// Items are on the disk, in databases of RocksDB.
     Rocksdb,
 }

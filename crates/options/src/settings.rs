@@ -152,6 +152,7 @@ impl ServeOptions {
             match self.engine {
                 EngineMode::Cache => "cache",
                 EngineMode::Store => "store",
+                EngineMode::Flash => "flash",
                 EngineMode::Rocksdb => "rocksdb",
             },
         );

@@ -207,13 +207,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "engine",
         Word(&["cache", "store", "tree", "flash", "rocksdb"]),
         "cache",
-        "cache evicts items when memory is full, store refuses new ones; rocksdb keeps items on the \
-         disk and needs --data; the others are not built yet",
+        "cache evicts items when memory is full, store refuses new ones; flash and rocksdb keep \
+         items on the disk and need --data; tree is not built yet",
         |partial, given| match given.text() {
             "cache" => set(&mut partial.serve.engine, EngineMode::Cache),
             "store" => set(&mut partial.serve.engine, EngineMode::Store),
+            "flash" => set(&mut partial.serve.engine, EngineMode::Flash),
             "rocksdb" => set(&mut partial.serve.engine, EngineMode::Rocksdb),
-            engine => Err(not_built("engine", engine, "cache, store or rocksdb")),
+            engine => Err(not_built("engine", engine, "cache, store, flash or rocksdb")),
         },
     ),
     own(
@@ -231,6 +232,13 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "when a change is on the disk: before its reply, within a time such as 50ms or 2s, or when \
          the system writes it",
         effects::sync,
+    ),
+    own(
+        "space",
+        Text("num[k|m|g|t]"),
+        "the file system",
+        "the most bytes that --engine=flash takes on the disk",
+        effects::space,
     ),
     own(
         "rocksdb-options",

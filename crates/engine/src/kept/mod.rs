@@ -1,4 +1,7 @@
 //! What engines with files have in common: numbers that keep their meaning over a restart.
+//!
+//! Upstream:   the engines `flash` and `rocks`.
+//! Downstream: `time` and `verb`.
 
 mod seconds;
 mod tokens;

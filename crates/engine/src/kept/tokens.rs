@@ -1,8 +1,8 @@
 //! CAS tokens, none of which is given out twice, also after a crash.
 //!
 //! Upstream:   an engine takes a token for each item that it stores.
-//! Downstream: a note that the engine keeps on its disk says up to which number tokens may have been
-//!             given out.
+//! Downstream: a note that the engine keeps on its disk says up to which number tokens may have
+//!             been given out.
 //!
 //! ```text
 //!   given out        may be given out        the note that is being written

@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use kachel_cache::CacheOpener;
 use kachel_engine::OpenEngines;
+use kachel_io::ManualClock;
 use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
-use kachel_io::{FolderHandle, ManualClock};
 use kachel_rocks::{RocksOpener, RocksOptions, RocksSync};
 use kachel_shard::FileEngine;
 use kachel_testkit::{
-    DelayingOpener, FakeRocksdb, PlainOpener, Random, Uncounted, World, WorldOptions,
+    DelayingOpener, FakeRocksdb, FlashFiles, PlainOpener, Random, Uncounted, World, WorldOptions,
 };
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
@@ -33,6 +33,8 @@ const CUTS_EACH: usize = 4;
 /// The passes with cuts over each of the other engines, without `KACHEL_FULL` and with it: the
 /// parser is the same over each engine. The places are spread over the input.
 const OTHER_CUTS: [usize; 2] = [3, 24];
+/// The space of a log. The cases store fewer bytes.
+const LOG_BYTES: u64 = 32 << 20;
 /// The answers in a thousand that the delaying engine delays.
 const DELAYED_PERMILLE: u64 = 500;
 /// The first byte of a reply of the binary protocol, and the opcode of `VERSION`.
@@ -154,10 +156,10 @@ fn pass<O: OpenEngines<Engine: FileEngine>>(
     answer_all(World::over(options, |_| Uncounted, opener), all, cut_of)
 }
 
-/// Runs each case over the engines of an opener, whose files are in the folder that the opener
-/// gets. Returns how many reads and writes the disk has done only in part.
+/// Runs each case over the engines of an opener, whose files are on the disk that `opener` gets.
+/// Returns how many reads and writes the disk has done only in part.
 fn pass_with_files<O: OpenEngines<Engine: FileEngine>>(
-    opener: impl FnOnce(FolderHandle) -> O,
+    opener: impl FnOnce(&Disk) -> O,
     options: WorldOptions,
     all: (&[u8], &[Case]),
     (seed, cut_of): (usize, CutOf<'_>),
@@ -165,7 +167,7 @@ fn pass_with_files<O: OpenEngines<Engine: FileEngine>>(
     let disk = Disk::new(seed as u64, &ManualClock::new(0));
     let chances = vec![ChanceFault { kind: None, permille: 300, fault: Fault::Short }];
     disk.set_plan(FaultPlan { chances, ..FaultPlan::default() });
-    let mut world = World::over(options, |_| Uncounted, &opener(disk.folder("data")));
+    let mut world = World::over(options, |_| Uncounted, &opener(&disk));
     world.use_disk(&disk);
     answer_all(world, all, cut_of);
     disk.counts().short
@@ -269,7 +271,7 @@ fn every_case_is_answered_so_by_the_plain_engine() {
     for options in others(false) {
         each_other_pass(|seed, cut_of| {
             pass(&PlainOpener::default(), options, all, cut_of);
-            let plain = |folder| PlainOpener(Some(folder));
+            let plain = |disk: &Disk| PlainOpener(Some(disk.folder("data")));
             short += pass_with_files(plain, options, all, (seed, cut_of));
         });
     }
@@ -295,15 +297,29 @@ fn every_case_is_answered_so_by_the_engine_over_rocksdb() {
 }
 
 #[test]
+fn every_case_is_answered_so_by_the_engine_over_a_log() {
+    let (setup, cases) = fixture();
+    let all = (&setup[..], &cases[..]);
+    let mut short = 0;
+    for options in others(false) {
+        each_other_pass(|seed, cut_of| {
+            let flash = |disk: &Disk| FlashFiles::of_space(disk, LOG_BYTES).opener();
+            short += pass_with_files(flash, options, all, (seed, cut_of));
+        });
+    }
+    assert!(short > 0, "the disk has faults");
+}
+
+#[test]
 fn every_case_is_answered_so_by_the_delaying_engine() {
     let (setup, cases) = fixture();
     let all = (&setup[..], &cases[..]);
     let mut short = 0;
     for options in others(true) {
         each_other_pass(|seed, cut_of| {
-            let delaying = |folder| DelayingOpener {
+            let delaying = |disk: &Disk| DelayingOpener {
                 inner: CacheOpener::default(),
-                folder,
+                folder: disk.folder("data"),
                 permille: DELAYED_PERMILLE,
                 seed: seed as u64,
             };

@@ -9,8 +9,8 @@
 //! interleaving, so a seed repeats the requests but not their order. So a history that failed is
 //! stored in a file, which `kachel_check::read_history` and `tests/porcupine` read.
 //!
-//! The servers are processes of the binary over caches, and threads over delaying engines and plain
-//! ones.
+//! The servers are processes of the binary over caches, RocksDB and flash, and threads over
+//! delaying engines and plain ones.
 //!
 //! Environment: `KACHEL_HISTORIES` how many, `KACHEL_HISTORY_SEED` the seed, `KACHEL_HISTORY_KEEP`
 //! a folder in which every history that `tests/porcupine` can judge is kept,
@@ -31,14 +31,15 @@ use kachel_check::{
 use kachel_testkit::{Random, setting};
 
 use client::Client;
-use subject::{OVER_ROCKSDB, Options, PROCESSES, Subject, THREADS};
+use subject::{OVER_FLASH, OVER_ROCKSDB, Options, PROCESSES, Subject, THREADS};
 use workload::Flavor;
 
 /// How many histories of processes are judged unless the environment says otherwise, and for these
-/// how many of threads and of processes over RocksDB.
+/// how many of threads and of processes over RocksDB and flash.
 const HISTORIES: u64 = 200;
 const HISTORIES_OF_THREADS: u64 = 120;
 const HISTORIES_OVER_ROCKSDB: u64 = 16;
+const HISTORIES_OVER_FLASH: u64 = 40;
 /// Servers of each kind.
 const SERVERS: usize = PROCESSES.len();
 const _: () = assert!(THREADS.len() == SERVERS);
@@ -201,19 +202,25 @@ fn what_eight_clients_see_of_engines_with_files_is_explained_by_one_order() {
     judging.end();
 }
 
-#[test]
-fn what_eight_clients_see_of_rocksdb_is_explained_by_one_order() {
-    let mut judging = Judging::new(HISTORIES_OVER_ROCKSDB);
-    for (place, options) in (0..).zip(OVER_ROCKSDB) {
-        let name = format!("{}-{}-rocksdb", options.shards, options.backend);
-        judging.judge_all(
-            (place, OVER_ROCKSDB.len()),
-            Subject::of_process(options),
-            &name,
-            &rules(true),
-        );
+/// Judges processes whose items are on a disk.
+fn judge_on_disk(histories: u64, servers: &[Options]) {
+    let mut judging = Judging::new(histories);
+    for (place, options) in (0..).zip(servers) {
+        let name = format!("{}-{}-{}", options.shards, options.backend, options.engine);
+        let server = Subject::of_process(*options);
+        judging.judge_all((place, servers.len()), server, &name, &rules(true));
     }
     judging.end();
+}
+
+#[test]
+fn what_eight_clients_see_of_rocksdb_is_explained_by_one_order() {
+    judge_on_disk(HISTORIES_OVER_ROCKSDB, &OVER_ROCKSDB);
+}
+
+#[test]
+fn what_eight_clients_see_of_flash_is_explained_by_one_order() {
+    judge_on_disk(HISTORIES_OVER_FLASH, &OVER_FLASH);
 }
 
 #[test]

@@ -32,6 +32,14 @@ pub(crate) struct Options {
 pub(crate) const OVER_ROCKSDB: [Options; 2] =
     [of("2", "auto", "rocksdb", "crew"), of("3", "epoll", "rocksdb", "erew")];
 
+/// Every process over flash that is judged. Each has a folder of its own.
+pub(crate) const OVER_FLASH: [Options; 4] = [
+    of("2", "auto", "flash", "crew"),
+    of("3", "epoll", "flash", "erew"),
+    Options { under: MORE_ENGINES, ..of("4", "auto", "flash", "erew") },
+    Options { under: FEWER_ENGINES, ..of("4", "epoll", "flash", "crew") },
+];
+
 /// Starts a server with another number of engines than threads
 /// (`kachel_options::TEST_ENGINES_ENV`).
 const MORE_ENGINES: &[&str] = &["env", "KACHEL_TEST_ENGINES=9"];
@@ -113,8 +121,11 @@ impl Subject {
         ];
         let theirs = ["-t", shards, "-m", "1024", "-c", "1024", "-M"];
         let theirs = &theirs[..if engine == "store" { 7 } else { 6 }];
-        if engine == "rocksdb" {
-            return Self::over_rocksdb(&ours, under);
+        match engine {
+            "rocksdb" => return Self::over_rocksdb(&ours, under),
+            // All histories of a server write more than that.
+            "flash" => return Self::on_disk(&[&ours[..], &["--space", "64m"]].concat(), under),
+            _ => {}
         }
         let other = std::env::var_os("KACHEL_HISTORY_SERVER").map(PathBuf::from);
         let (program, called_as, options) = match &other {
@@ -127,17 +138,22 @@ impl Subject {
 
     /// Starts a process over RocksDB.
     fn over_rocksdb(options: &[&str], under: &[&str]) -> Self {
-        let place = tempfile::tempdir().expect("a folder for the items");
-        let data = place.path().join("data");
         let library = rocksdb_library();
         let path = library.as_ref().map(|library| library.path().display().to_string());
         let variable = path.map(|path| format!("KACHEL_TEST_ROCKSDB={path}"));
         let with_fake = variable.iter().flat_map(|variable| ["env", variable]);
         let under: Vec<&str> = under.iter().copied().chain(with_fake).collect();
+        Self::on_disk(options, &under)
+    }
+
+    /// Starts a process whose items are in a new folder.
+    fn on_disk(options: &[&str], under: &[&str]) -> Self {
+        let place = tempfile::tempdir().expect("a folder for the items");
+        let data = place.path().join("data");
         let options = [options, &["--data", data.to_str().expect("UTF-8")]].concat();
         let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
         let launch = Launch::memcached(program, &options);
-        let server = Launch { called_as: "kachel", under: &under, ..launch }.start();
+        let server = Launch { called_as: "kachel", under, ..launch }.start();
         Self::OnDisk { server: Box::new(server), _data: place }
     }
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use kachel_testkit::{Random, Server, is_usable, skip, tell};
 
 use cases::{Case, Cases};
-use subject::Transport;
+use subject::{Transport, WithFiles};
 
 /// Cuts of each input: all in each way with `KACHEL_FULL=1`, otherwise a share in each way. The
 /// parser is the same in all ways.
@@ -175,8 +175,7 @@ fn every_text_case_is_answered_over_a_unix_socket_by_epoll() {
     run(Transport::Unix, "epoll");
 }
 
-#[test]
-fn every_text_case_is_answered_over_rocksdb() {
+fn run_over(engine: WithFiles) {
     if subject::is_other() {
         return;
     }
@@ -191,11 +190,21 @@ fn every_text_case_is_answered_over_rocksdb() {
             continue;
         }
         let place = tempfile::tempdir().expect("a folder");
-        let server = subject::start_over_rocksdb(transport, io, &place.path().join("data"));
+        let server = subject::start_over(engine, transport, io, &place.path().join("data"));
         pass(&cases, server, io, pieces, &mut counts, &mut wrong);
     }
-    tell(&format!("wire cases over RocksDB: {counts:?}, {} wrong", wrong.len()));
+    tell(&format!("wire cases over {engine:?}: {counts:?}, {} wrong", wrong.len()));
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn every_text_case_is_answered_over_rocksdb() {
+    run_over(WithFiles::Rocksdb);
+}
+
+#[test]
+fn every_text_case_is_answered_over_flash() {
+    run_over(WithFiles::Flash);
 }
 
 /// Debian 12 has the older one of the two releases that the fixture was measured with.

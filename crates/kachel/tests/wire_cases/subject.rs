@@ -35,14 +35,25 @@ pub(crate) fn start(transport: Transport, io: &str) -> Server {
     Launch { unix, under, ..Launch::memcached(&program, &options) }.start()
 }
 
-/// Starts a server over RocksDB, whose files are in `data`.
-pub(crate) fn start_over_rocksdb(transport: Transport, io: &str, data: &Path) -> Server {
+/// An engine with files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WithFiles {
+    Flash,
+    Rocksdb,
+}
+
+/// Starts a server over an engine whose files are in `data`.
+pub(crate) fn start_over(engine: WithFiles, transport: Transport, io: &str, data: &Path) -> Server {
     let data = data.to_str().expect("UTF-8");
-    let options =
-        ["-m", "64", "-t", "2", "-U", "0", "--io", io, "--engine", "rocksdb", "--data", data];
+    let of_engine: &[&str] = match engine {
+        WithFiles::Flash => &["--engine", "flash", "--space", "64m"],
+        WithFiles::Rocksdb => &["--engine", "rocksdb"],
+    };
+    let options = ["-m", "64", "-t", "2", "-U", "0", "--io", io, "--data", data];
+    let options = [&options, of_engine].concat();
     let unix = transport == Transport::Unix;
     let program = PathBuf::from(env!("CARGO_BIN_EXE_kachel"));
-    let library = rocksdb_library();
+    let library = (engine == WithFiles::Rocksdb).then(rocksdb_library).flatten();
     let path = library.as_ref().map(|library| library.path().display().to_string());
     let variable = path.map(|path| format!("KACHEL_TEST_ROCKSDB={path}"));
     let under = variable.as_ref().map(|variable| ["env", variable]);

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use kachel_engine::{DeleteTerms, Verb};
 use kachel_log::SyncMode;
 
+use crate::failures::set;
 use crate::files::{SEGMENTS, Store, count};
-use crate::process::Process;
+use crate::process::{Process, Request};
 use crate::traffic::{Traffic, delays};
 
 const MODES: [SyncMode; 3] = [SyncMode::Always, SyncMode::Interval(200_000), SyncMode::Os];
@@ -117,4 +119,31 @@ fn a_store_lives_through_one_crash_after_the_other() {
     }
     println!("{} images, {executed} requests", census.images);
     assert!(executed > 10_000, "{executed}");
+}
+
+/// The segment with the grave has more garbage than that with the item, so it is collected first.
+#[test]
+fn a_deleted_item_stays_away_while_an_older_segment_has_it() {
+    let store = Store::create(1, SyncMode::Always, 1, SEGMENTS);
+    let mut process = Process::start(&store).expect("a new store");
+    let ask = |process: &mut Process, request: Request| {
+        let now = process.now();
+        process.ask(&request, &now);
+        process.rest();
+        process.maintain();
+    };
+    for key in 0..14 {
+        ask(&mut process, set(key, vec![1; 3_900]));
+    }
+    let verb = Verb::Delete(DeleteTerms::default());
+    ask(&mut process, Request { key: 0, verb, value: Vec::new() });
+    for number in 0..300 {
+        ask(&mut process, set(20, vec![number as u8; 3_000]));
+    }
+    drop(process);
+    let mut process = Process::start(&store).expect("it is whole");
+    let now = process.now();
+    let is_there = |key| process.find(key, &now).expect("it can be read").is_some();
+    let there: Vec<_> = (0..14).map(is_there).collect();
+    assert_eq!(there, [&[false][..], &[true; 13]].concat());
 }

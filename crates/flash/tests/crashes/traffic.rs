@@ -203,7 +203,9 @@ impl Traffic {
 
     /// What a client wants.
     fn request(&mut self) -> Request {
-        let key = self.below(self.ledger.keys);
+        // Some keys rarely change, so that old segments stay beside younger ones.
+        let keys = if self.below(6) == 0 { self.ledger.keys } else { self.ledger.keys / 2 };
+        let key = self.below(keys);
         let verb = match self.below(100) {
             0..49 => return self.store(key),
             49..55 => {

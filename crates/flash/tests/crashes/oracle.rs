@@ -102,7 +102,9 @@ impl Oracle {
         let mut expected = self.apply(operation, block, now);
         let mut has_agreed = self.agrees(&expected, seen);
         let is_unsure = before.as_ref().is_some_and(|item| item.is_unsure);
-        has_agreed &= !is_unsure || !self.model.has_changed || durability != Durability::Now;
+        let last = self.last_of(|_| true);
+        let may_be_change = matches!(durability, Durability::At(sequence) if sequence.0 > last);
+        has_agreed &= !is_unsure || !self.model.has_changed || may_be_change;
         if !has_agreed && is_unsure {
             (self.model.items[key], self.model.has_leased) = (None, had_leased);
             expected = self.apply(operation, block, now);
@@ -118,7 +120,6 @@ impl Oracle {
         if let (Verdict::Leased { .. }, Some(item)) = (seen.verdict, &mut self.model.items[key]) {
             item.is_unsure = false;
         }
-        let last = self.last_of(|_| true);
         match (self.model.has_changed, durability) {
             (true, Durability::At(sequence)) if sequence.0 > last => {
                 let item = self.model.items[key].clone();

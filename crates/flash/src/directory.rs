@@ -23,7 +23,9 @@ use std::sync::Arc;
 use kachel_engine::PARTITIONS;
 use kachel_host::{DataFolder, LOCK_FILE, NEW_SUFFIX, entropy, read_if_there};
 use kachel_io::{AnyIo, Choice, FolderHandle, Limits};
-use kachel_log::{Geometry, LogIdentity, ROOT_FILE, Root, SMALL_FILE_BYTES_MAX, Task, create_log};
+use kachel_log::{
+    Geometry, LOG_FILE, LogIdentity, ROOT_FILE, Root, SMALL_FILE_BYTES_MAX, Task, create_log,
+};
 
 use crate::opening::StoreFiles;
 use crate::shared::{KeepFlushes, KeptFlush};
@@ -194,6 +196,10 @@ impl StoreFiles for FlashDirectory {
         let (name, path) = (self.root.folders[usize::from(engine)].clone(), self.path(engine));
         let opened = self.folder.subfolder(&name, self.is_new);
         let opened = opened.map_err(|error| refused(Path::new(&path), error))?; // Y2
+        let log = Path::new(&path).join(LOG_FILE);
+        if !self.is_new && !log.exists() {
+            return Err(refused(&log, "is missing")); // Y1, Y2
+        }
         let handle = FolderHandle::new(opened, &path);
         if self.is_new {
             let geometry = Geometry::new(self.segment_bytes(), 0);

@@ -1,0 +1,165 @@
+//! A start over flash names what is wrong with its directory, and leaves a directory as it is that
+//! it cannot serve.
+//!
+//! Upstream:   `cargo test -p kachel --test directories`.
+//! Downstream: the binary with `--engine flash`, and with `--engine rocksdb` over the library that
+//!             stands in for RocksDB.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kachel_testkit::{FakeRocksdb, Launch, Server};
+use tempfile::TempDir;
+
+/// Starts a server over a folder.
+///
+/// Errors: what it says instead.
+fn try_start(data: &Path, more: &[&str]) -> Result<Server, String> {
+    let data = data.to_str().expect("UTF-8");
+    let options = ["serve", "--engine", "flash", "--data", data];
+    let space: &[&str] = if more.contains(&"--space") { &[] } else { &["--space", "16m"] };
+    let threads: &[&str] = if more.contains(&"-t") { &[] } else { &["-t", "2"] };
+    let options = [&options, space, threads, more].concat();
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let launch = Launch::memcached(program, &options);
+    Launch { called_as: "kachel", ..launch }.try_start().map_err(|end| end.said)
+}
+
+fn kill(mut server: Server) {
+    server.process.kill().expect("it runs");
+    server.process.wait().expect("its end");
+}
+
+/// A folder of a store with one item, which no server serves.
+fn store() -> (TempDir, PathBuf) {
+    let place = tempfile::tempdir().expect("a folder");
+    let data = place.path().join("data");
+    let server = try_start(&data, &[]).unwrap_or_else(|said| panic!("{said}"));
+    assert_eq!(server.connect().ask("set a 0 0 1\r\nx\r\n", "\r\n"), "STORED\r\n");
+    kill(server);
+    (place, data)
+}
+
+/// All files and folders in a folder, with their contents.
+fn image(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut image = BTreeMap::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            image.extend(self::image(&path));
+            image.insert(path, None);
+        } else {
+            let content = fs::read(&path).expect("a file");
+            image.insert(path, Some(content));
+        }
+    }
+    image
+}
+
+/// Checks that no server starts over a folder, for a reason that it names, and that the folder
+/// stays as it is.
+fn expect_refusal(data: &Path, more: &[&str], wanted: &str) {
+    let before = image(data);
+    let said = try_start(data, more).expect_err(wanted);
+    assert!(said.contains(wanted), "wanted {wanted:?}: {said}");
+    let after = image(data);
+    let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
+    let changed: Vec<_> = before.keys().chain(after.keys()).filter(differs).collect();
+    assert!(changed.is_empty(), "{wanted:?} has changed {changed:?}");
+}
+
+#[test]
+fn two_servers_never_share_a_directory() {
+    let (_place, data) = store();
+    let server = try_start(&data, &[]).unwrap_or_else(|said| panic!("{said}"));
+    let said = try_start(&data, &[]).expect_err("it does not start");
+    assert!(said.contains("another server has the directory open"), "{said}");
+    assert_eq!(server.connect().ask("get a\r\n", "END\r\n"), "VALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn engines_refuse_directories_of_each_other() {
+    let place = tempfile::tempdir().expect("a folder");
+    let (rocks, flash) = (place.path().join("rocks"), place.path().join("flash"));
+    let fake = FakeRocksdb::build(None);
+    let library = format!("KACHEL_TEST_ROCKSDB={}", fake.path().display());
+    let start_rocks = |data: &Path| {
+        let data = data.to_str().expect("UTF-8");
+        let options = ["serve", "-t", "2", "--engine", "rocksdb", "--data", data];
+        let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+        let under = ["env", &library];
+        let launch = Launch::memcached(program, &options);
+        Launch { called_as: "kachel", under: &under, ..launch }.try_start().map_err(|end| end.said)
+    };
+    kill(start_rocks(&rocks).unwrap_or_else(|said| panic!("{said}")));
+    expect_refusal(&rocks, &[], "is of another engine (asked for is flash)");
+    kill(try_start(&flash, &[]).unwrap_or_else(|said| panic!("{said}")));
+    let before = image(&flash);
+    let said = start_rocks(&flash).expect_err("it does not start");
+    assert!(said.contains("root file"), "{said}");
+    assert!(before == image(&flash), "the directory has changed");
+}
+
+#[test]
+fn a_directory_that_lacks_a_part_is_refused() {
+    let (_place, data) = store();
+    let folder = data.join("engine-0001");
+    let aside = data.with_file_name("aside");
+    for (path, wanted) in [
+        (data.join("kachel.flush"), "kachel.flush is missing"),
+        (folder.clone(), "engine-0001"),
+        (folder.join("log"), "engine-0001"),
+    ] {
+        fs::rename(&path, &aside).expect("it is there");
+        expect_refusal(&data, &[], wanted);
+        fs::rename(&aside, &path).expect("it is back");
+    }
+    let root = data.join("kachel.root");
+    fs::rename(&root, &aside).expect("it is there");
+    fs::write(data.join("precious"), "x").expect("a file");
+    expect_refusal(&data, &[], "has precious and no kachel.root");
+    fs::rename(&aside, &root).expect("it is back");
+    // Beside a root file, files of others are left alone.
+    kill(try_start(&data, &[]).unwrap_or_else(|said| panic!("{said}")));
+    assert_eq!(fs::read(data.join("precious")).expect("a file"), b"x");
+}
+
+#[test]
+fn a_damaged_file_of_the_directory_is_refused() {
+    let (_place, data) = store();
+    for (name, wanted) in
+        [("kachel.root", "kachel.root"), ("kachel.flush", "kachel.flush is damaged")]
+    {
+        let path = data.join(name);
+        let whole = fs::read(&path).expect("it is there");
+        for damage in [0, whole.len() / 2, whole.len() - 1] {
+            let mut damaged = whole.clone();
+            damaged[damage] ^= 0x10;
+            fs::write(&path, damaged).expect("a file");
+            expect_refusal(&data, &[], wanted);
+        }
+        fs::write(&path, &whole[..whole.len() / 2]).expect("a file");
+        expect_refusal(&data, &[], wanted);
+        fs::write(&path, whole).expect("a file");
+    }
+    kill(try_start(&data, &[]).unwrap_or_else(|said| panic!("{said}")));
+}
+
+#[test]
+fn a_directory_is_served_by_any_number_of_threads_with_more_or_less_space() {
+    let (_place, data) = store();
+    for more in [["-t", "1"], ["-t", "4"], ["--space", "64m"], ["--space", "32m"]] {
+        let server = try_start(&data, &more).unwrap_or_else(|said| panic!("{more:?}: {said}"));
+        let reply = server.connect().ask("get a\r\n", "END\r\n");
+        assert_eq!(reply, "VALUE a 0 1\r\nx\r\nEND\r\n", "{more:?}");
+        kill(server);
+    }
+}
+
+#[test]
+fn too_little_space_is_refused() {
+    let place = tempfile::tempdir().expect("a folder");
+    let said = try_start(&place.path().join("data"), &["--space", "8m"]).expect_err("refused");
+    assert!(said.contains("at least 16m"), "{said}");
+}

@@ -155,12 +155,36 @@ const checks = {
       return JSON.stringify(rows.map(([name]) => name)) === JSON.stringify(names)
         && JSON.stringify(rows.map((cells) => row(cells)[3])) === JSON.stringify(["40", "100", "3", "0", "1"]);
     });
+    assert.match(await panel.locator("p").last().innerText(), /estimated from 1 of 256\.$/, "no word of hashes");
     assert.match(await panel.locator(".core").first().innerText(), /^large: \d+(\.\d+)? % of the bytes: 1[12]\d KiB, 40 items/);
     const stats = await client.stats("prefixes");
     assert.strictEqual(stats["prefix:1:items"], "40");
     assert.deepStrictEqual(page.wrong, [], "no prefix has run or loaded anything");
     assert.strictEqual(await page.locator("img, iframe, script").count(), 1, "the script of the page");
     client.close();
+  },
+
+  // Names are hidden unless the server has --dumps, and then the page says how to find a key.
+  async hashes_are_explained_only_where_they_are_shown() {
+    const server = await start("-t", 1, "--observe=all");
+    const named = await start("-t", 1, "--observe=all", "--dumps");
+    for (const [{ port, url }, isHashed] of [[server, true], [named, false]]) {
+      const page = await open(url);
+      await isLive(page);
+      const client = new Client(port);
+      for (const [title, word] of [["Hot keys", "a key is"], ["What fills the cache", "a prefix is"]]) {
+        const panel = page.locator(".panel", { has: page.locator("h2", { hasText: title }) });
+        const key = isHashed ? /\b[0-9a-f]{16}\b/ : /user:/;
+        await until(`names of ${title}`, async () => {
+          await client.ask(`set user:1 0 0 1\r\nx\r\n${"get user:1\r\n".repeat(500)}`);
+          return key.test((await panel.locator(".core, td").allInnerTexts()).join(" "));
+        });
+        const note = (await panel.locator("p").allInnerTexts()).join(" ");
+        assert.strictEqual(note.includes(`Without --dumps ${word} shown by its hash`), isHashed, note);
+      }
+      client.close();
+      assert.deepStrictEqual(page.wrong, []);
+    }
   },
 
   // A server that is killed under the page and starts again.

@@ -133,11 +133,15 @@ const showShards = (all, sample) => {
   if (sample) setText(shardNote, `${sample.awake_cores} of ${all.length} serve clients; the others sleep until the load rises.`);
 };
 
+// How to read hashes, if there are any.
+const noteOfHashes = (rows, what, example) => (rows.some((row) => row.is_hash)
+  ? ` Without --dumps a ${what} is shown by its hash: send "observe hash ${example}" to find yours.` : '');
+
 const showHotKeys = (now) => {
   const isOn = Boolean(now.hot_reads);
   hotLists.hidden = !isOn;
-  setText(hotNote, isOn
-    ? 'Of about the last minute, of a sample. Without --dumps a key is shown by its hash: send "observe hash KEY" to find yours.'
+  const all = HOT.flatMap(({ list }) => now[list] ?? []);
+  setText(hotNote, isOn ? `Of about the last minute, of a sample.${noteOfHashes(all, 'key', 'KEY')}`
     : 'Off. Start the server with --observe=hotkeys, or send "observe hotkeys on" to it.');
   for (const { list, name, format, rows } of HOT) {
     const text = JSON.stringify(now[list] ?? []);
@@ -152,7 +156,7 @@ const showPrefixes = (told) => {
   const age = told?.walk_age_s ?? null;
   setText(prefixNote, !told ? 'Off. Start the server with --observe=prefixes, or send "observe prefixes on" to it.'
     : `${age === null ? 'The server counts its items for the first time.' : `Items and bytes were counted ${FORMAT.seconds(age)} ago.`} `
-      + 'Gets, hits, stores and evictions are estimated from 1 of 256. Without --dumps a prefix is shown by its hash: send "observe hash user:" to find yours.');
+      + `Gets, hits, stores and evictions are estimated from 1 of 256.${noteOfHashes(told.listed, 'prefix', 'user:')}`);
   prefixBars.hidden = !told;
   const text = JSON.stringify(told ? [told.listed, told.others, told.none] : null);
   if (prefixBars.shown === text) return;

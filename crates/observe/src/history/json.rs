@@ -169,7 +169,7 @@ fn hot_keys(to: &mut String, name: &str, keys: &[HotKey]) {
     let _ = write!(to, ",\"hot_{name}\":");
     list(to, keys.iter().take(HOT_KEYS_MAX), |to, key| {
         to.push('{');
-        text_field(to, "key", &key.shown());
+        shown_field(to, "key", &key.shown(), key.key.is_none());
         for (name, value) in [
             ("requests", key.requests.per_s),
             ("requests_error", key.requests.error_per_s),
@@ -214,7 +214,7 @@ fn observed_prefixes(to: &mut String, prefixes: &ObservedPrefixes) {
     let _ = write!(to, ",\"listed\":");
     list(to, listed.iter(), |to, prefix| {
         to.push('{');
-        text_field(to, "name", &prefix.shown());
+        shown_field(to, "name", &prefix.shown(), prefix.prefix.is_none());
         to.push(',');
         prefix_numbers(to, &prefix.numbers);
         let PrefixErrors { bytes, gets, hits, sets, evictions } = &prefix.errors;
@@ -276,6 +276,15 @@ fn text_field(to: &mut String, name: &str, value: &str) {
     put_json_text(to, value);
 }
 
+/// What is shown of a key or prefix. A name may look like a hash, so a hash is marked. A hash with
+/// its mark is shorter than the longest name (J3).
+fn shown_field(to: &mut String, name: &str, shown: &str, is_hash: bool) {
+    text_field(to, name, shown);
+    if is_hash {
+        to.push_str(",\"is_hash\":true");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +297,25 @@ mod tests {
         let mut to = String::new();
         list(&mut to, numbers.into_iter(), number);
         assert_eq!(to, "[0.3,null,1000000000000,0,5,null]", "J1");
+    }
+
+    #[test]
+    fn hashes_are_marked_and_names_that_look_like_them_are_not() {
+        for (key, marks) in [(None, 1), (Some(Box::from(*b"0000000000000007")), 0)] {
+            let has_marks = |text: &str| text.matches(",\"is_hash\":true").count() == marks;
+            let mut keys = String::new();
+            let hot = HotKey { shown_hash: 7, key: key.clone(), ..HotKey::default() };
+            hot_keys(&mut keys, "reads", &[hot]);
+            assert!(keys.contains("\"0000000000000007\"") && has_marks(&keys), "{keys}");
+            let mut prefixes = String::new();
+            let one = ObservedPrefix { shown_hash: 7, prefix: key, ..ObservedPrefix::default() };
+            let all = ObservedPrefixes { listed: vec![one], ..ObservedPrefixes::default() };
+            observed_prefixes(&mut prefixes, &all);
+            assert!(
+                prefixes.contains("\"0000000000000007\"") && has_marks(&prefixes),
+                "{prefixes}"
+            );
+        }
     }
 
     #[test]

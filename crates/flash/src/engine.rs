@@ -389,6 +389,7 @@ impl Engine for Flash {
         let of_cache = cache.stats();
         EngineStats {
             index_items: index.len() as u64,
+            index_bytes: of_cache.index_bytes + index.charged_bytes(),
             items: index.len() as u64,
             found_expired: of_cache.found_expired + found_expired,
             found_flushed: of_cache.found_flushed + found_flushed,

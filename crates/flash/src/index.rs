@@ -147,6 +147,11 @@ impl Index {
         self.entries.get(key).is_some_and(|entry| entry.places().any(|place| place == position))
     }
 
+    /// The bytes of the budget that the entries have.
+    pub(crate) const fn charged_bytes(&self) -> u64 {
+        self.charged_bytes
+    }
+
     /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()

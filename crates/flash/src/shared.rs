@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use kachel_cache::{CacheCommon, CacheUpload};
+use kachel_cache::{CacheCommon, CacheUpload, Pool};
 use kachel_engine::{
     Common, EngineOptions, FileReport, FlushFailed, KeptSeconds, Now, PrefixRefused,
 };
@@ -84,6 +84,12 @@ impl FlashCommon {
         Self { cache, shared: Arc::new(shared) }
     }
 
+    /// The memory that the caches take segments and blocks from.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.cache.pool()
+    }
+
     pub(crate) fn seconds(&self) -> KeptSeconds {
         self.shared.seconds
     }
@@ -95,7 +101,7 @@ impl FlashCommon {
 
     /// The number of flushes of the store by now.
     pub(crate) fn epoch(&self, now: &Now) -> u32 {
-        self.kept_epoch(self.cache.pool().flush_word().settle(now.second).epoch())
+        self.kept_epoch(self.pool().flush_word().settle(now.second).epoch())
     }
 
     /// Notes what an engine tells about its file.

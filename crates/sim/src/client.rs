@@ -154,6 +154,8 @@ pub struct Tally {
     pub disk_errors: u64,
     /// Values that were acknowledged, and found on the disk after a power cut.
     pub after_power_cut: u64,
+    /// Starts of the server after a power cut.
+    pub restarts: u64,
     /// Connections that the server rejected because of their number.
     pub rejected: u64,
     /// Listings of all items that clients got during the stormy phase.
@@ -541,6 +543,12 @@ impl Client {
         let Some(broken) = self.link(link) else { return VecDeque::new() };
         broken.far.reset();
         tally.resets += 1;
+        self.link = None;
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Loses its connection with the server. Returns the requests whose outcome is unknown.
+    pub(crate) fn lose_server(&mut self) -> VecDeque<Asked> {
         self.link = None;
         std::mem::take(&mut self.asked)
     }

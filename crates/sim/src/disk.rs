@@ -38,8 +38,8 @@ pub(crate) struct RunDisk {
 }
 
 impl RunDisk {
-    /// An empty disk. Without [`Fault::Disk`] it completes every operation whole, and at once.
-    /// Without [`Fault::DiskError`] none fails.
+    /// An empty disk, without faults until they begin. Without [`Fault::Disk`] it completes every
+    /// operation whole, and at once. Without [`Fault::DiskError`] none fails.
     pub(crate) fn new(options: &Options) -> Self {
         let clock = ManualClock::new(0);
         let disk = Disk::new(Random::for_purpose(options.seed, "disk").bits(), &clock);
@@ -55,8 +55,19 @@ impl RunDisk {
         if options.faults.has(Fault::DiskError) {
             plan.planned = errors(&mut Random::for_purpose(options.seed, "errors of the disk"));
         }
-        disk.set_plan(plan.clone());
         Self { disk, clock, plan, wakes_ns: None }
+    }
+
+    /// The disk after a power cut.
+    pub(crate) fn after_power_cut(&self, seed: u64) -> Self {
+        let (disk, clock, plan) = (self.disk.crash(seed), self.clock.clone(), self.plan.clone());
+        Self { disk, clock, plan, wakes_ns: None }
+    }
+
+    /// Begins the faults, because the engines are open. Returns the disk itself.
+    pub(crate) fn begin_faults(&self) -> &Disk {
+        self.disk.set_plan(self.plan.clone());
+        &self.disk
     }
 
     /// Lets no operation fail that is submitted from now on.

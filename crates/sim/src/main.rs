@@ -32,11 +32,11 @@ and printed with the command that reproduces it.
   --clients C    the number of clients (default: it follows from the seed)
   --shards S     the number of shards (default: it follows from the seed)
   --engines N    the number of engines (default: it follows from the seed)
-  --engine E     the engines of the server: cache, delaying (caches that delay answers) or plain
-                 (default: it follows from the seed)
+  --engine E     the engines of the server: cache, delaying (caches that delay answers), plain or
+                 flash (default: it follows from the seed, and is not flash)
   --without FAULT,...
                  turn off some of the faults that follow from the seed: cut, delay, reset,
-                 slow, stop, skew, jump, leave, flush, late, disk, disk-error, dump, limit, end";
+                 slow, stop, skew, jump, leave, flush, late, disk, disk-error, dump, limit, end, power-cut";
 
 /// The judge may give up one key for each group of this many keys.
 const KEYS_PER_GIVEN_UP: u64 = 5_000;

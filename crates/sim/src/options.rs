@@ -60,16 +60,22 @@ pub enum EngineChoice {
     Delaying,
     /// Plain engines, which evict nothing.
     Plain,
+    /// Engines over durable logs, which evict nothing.
+    Flash,
 }
 
 impl EngineChoice {
     /// All kinds, each with its name in `--engine`.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::Cache, "cache"), (Self::Delaying, "delaying"), (Self::Plain, "plain")];
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Cache, "cache"),
+        (Self::Delaying, "delaying"),
+        (Self::Plain, "plain"),
+        (Self::Flash, "flash"),
+    ];
 
     /// What a cache never does. It has no files. How often it waits for room is counted by the
     /// delaying engine around it.
-    const NOT_OF_CACHE: [&str; 12] = [
+    const NOT_OF_CACHE: [&str; 13] = [
         "operations of engines that delay",
         "delayed before",
         "delayed after",
@@ -82,17 +88,21 @@ impl EngineChoice {
         "closed by a failed disk",
         "refused by a failed disk",
         "values found after a power cut",
+        "restarts after a power cut",
     ];
 
     /// What a delaying engine never does. Its items are in memory.
-    const NOT_OF_DELAYING: [&str; 2] =
-        ["refused by a failed disk", "values found after a power cut"];
+    const NOT_OF_DELAYING: [&str; 3] = [
+        "refused by a failed disk",
+        "values found after a power cut",
+        "restarts after a power cut",
+    ];
 
     /// What a plain engine never does, by the names of the coverage and of what a run may lack. It
     /// has no segments, no index that grows by itself, and no readers beside its owner. What it
     /// pins stays charged, so nothing is pinned beyond that. A run need not spend its memory,
     /// because it evicts nothing and may have few requests; all runs together must.
-    const NOT_OF_PLAIN: [&str; 14] = [
+    const NOT_OF_PLAIN: [&str; 15] = [
         "growth",
         "shrinking",
         "eviction or refusal",
@@ -107,6 +117,20 @@ impl EngineChoice {
         "reads beside the owner",
         "waits for room",
         "pinned closes",
+        "restarts after a power cut",
+    ];
+
+    /// What an engine over a log never does. What leaves its caches is not evicted. Its files are
+    /// judged by restarts.
+    const NOT_OF_FLASH: [&str; 8] = [
+        "eviction or refusal",
+        "evicted",
+        "refused",
+        "waits for room",
+        "operations of engines that delay",
+        "delayed before",
+        "delayed after",
+        "values found after a power cut",
     ];
 
     /// Whether runs over such engines may show what has this name in their report.
@@ -115,6 +139,7 @@ impl EngineChoice {
             Self::Cache => !Self::NOT_OF_CACHE.contains(&name),
             Self::Delaying => !Self::NOT_OF_DELAYING.contains(&name),
             Self::Plain => !Self::NOT_OF_PLAIN.contains(&name),
+            Self::Flash => !Self::NOT_OF_FLASH.contains(&name),
         }
     }
 }
@@ -154,11 +179,14 @@ pub enum Fault {
     Limit,
     /// The server is ended while clients work.
     End,
+    /// The power is cut while clients work, and the server starts again. Only with engines over
+    /// logs, and without [`Self::DiskError`].
+    PowerCut,
 }
 
 impl Fault {
     /// All kinds, each with its name in `--without`.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 16] = [
         (Self::Cut, "cut"),
         (Self::Delay, "delay"),
         (Self::Reset, "reset"),
@@ -174,6 +202,7 @@ impl Fault {
         (Self::Dump, "dump"),
         (Self::Limit, "limit"),
         (Self::End, "end"),
+        (Self::PowerCut, "power-cut"),
     ];
 
     const fn bit(self) -> u16 {
@@ -261,7 +290,7 @@ impl Options {
         for (fault, _) in Fault::ALL {
             let happens = match fault {
                 // They depend on the engine.
-                Fault::Late | Fault::Disk | Fault::DiskError => continue,
+                Fault::Late | Fault::Disk | Fault::DiskError | Fault::PowerCut => continue,
                 Fault::Dump => chance("dump", 600),
                 Fault::Limit => chance("limit", LIMIT_PERMILLE),
                 Fault::End => chance("end", END_PERMILLE),
@@ -309,11 +338,14 @@ impl Options {
             EngineChoice::Cache => (false, !chance("engine", STORE_PERMILLE)),
             EngineChoice::Delaying => (true, !chance("engine", STORE_PERMILLE)),
             EngineChoice::Plain => (chance("files", FILES_PERMILLE), false),
+            EngineChoice::Flash => (true, false),
         };
         let has_faults = is_late && chance("disk", DISK_PERMILLE);
         let has_errors = is_late && chance("disk errors", DISK_ERROR_PERMILLE);
         let faults = self.faults.with(Fault::Late, is_late).with(Fault::Disk, has_faults);
         let faults = faults.with(Fault::DiskError, has_errors);
+        let may_restart = engine == EngineChoice::Flash && !has_errors;
+        let faults = faults.with(Fault::PowerCut, may_restart);
         Self { engine, evict, faults, ..self }
     }
 
@@ -336,7 +368,17 @@ impl Options {
 
     /// Whether values leave the memory.
     pub(crate) fn has_cold_values(&self) -> bool {
+        self.engine == EngineChoice::Flash || self.keeps_old_values()
+    }
+
+    /// Whether every value that was ever acknowledged stays in the files.
+    pub(crate) fn keeps_old_values(&self) -> bool {
         self.engine == EngineChoice::Plain && self.faults.has(Fault::Late)
+    }
+
+    /// Whether a client may flush the keys of a prefix.
+    pub(crate) fn flushes_prefixes(&self) -> bool {
+        self.engine != EngineChoice::Flash
     }
 
     /// The padding of the largest value of a token. It takes several blocks.

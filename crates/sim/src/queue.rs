@@ -66,6 +66,15 @@ impl Queue {
         self.heap.push(Reverse(Entry { at_ns, number: self.scheduled, event }));
     }
 
+    /// Forgets the events of a server that is no more.
+    pub(crate) fn forget_server(&mut self) {
+        self.heap.retain(|Reverse(Entry { event, .. })| match event {
+            Event::Run(_) | Event::Overslept { .. } | Event::FileDue => false,
+            Event::Step(_) | Event::Arrive { .. } | Event::Finish { .. } => true,
+            Event::Reset { .. } | Event::Read { .. } | Event::Jump(_) => true,
+        });
+    }
+
     /// The number of events that were added so far.
     pub(crate) fn scheduled(&self) -> u64 {
         self.scheduled

@@ -122,6 +122,13 @@ impl Record {
         }
     }
 
+    /// The power was cut: silent operations that no reply has shown may be lost.
+    pub(crate) fn lose_silent(&mut self) {
+        for SilentEntry { index, .. } in std::mem::take(&mut self.silent).into_values().flatten() {
+            end_silent(&mut self.entries[index], NEVER, 0, true);
+        }
+    }
+
     /// Adds a request whose outcome is unknown.
     pub(crate) fn lose(&mut self, client: u32, asked: &Asked) {
         // A request that has not arrived is not executed.

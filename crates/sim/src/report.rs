@@ -92,11 +92,13 @@ pub struct Coverage {
     pub disk_errors: u64,
     /// Values that were acknowledged, and found on the disk after a power cut.
     pub after_power_cut: u64,
+    /// Starts after a power cut.
+    pub restarts: u64,
 }
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 40;
+    pub const COUNT: usize = 41;
 
     pub(crate) fn of<E: Subject>(server: &Server<E>) -> Self {
         let disk = server.disk_counts();
@@ -140,6 +142,18 @@ impl Coverage {
         seen
     }
 
+    /// The same without the operations on files.
+    pub(crate) fn without_files(self) -> Self {
+        Self {
+            file_operations: 0,
+            files_short: 0,
+            files_slow: 0,
+            reads_failed: 0,
+            writes_failed: 0,
+            ..self
+        }
+    }
+
     /// Adds what only the clients know.
     pub(crate) fn with(self, tally: &Tally) -> Self {
         Self {
@@ -158,6 +172,7 @@ impl Coverage {
             lost_closes: tally.lost_closes,
             disk_errors: tally.disk_errors,
             after_power_cut: tally.after_power_cut,
+            restarts: tally.restarts,
             ..self
         }
     }
@@ -235,6 +250,7 @@ impl Coverage {
             ("closed by a failed disk", &mut self.lost_closes),
             ("refused by a failed disk", &mut self.disk_errors),
             ("values found after a power cut", &mut self.after_power_cut),
+            ("restarts after a power cut", &mut self.restarts),
         ]
     }
 }

@@ -74,6 +74,15 @@ struct Wave {
     busy: u64,
 }
 
+/// What a server begins with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Start {
+    /// The virtual time.
+    pub(crate) now_ns: u64,
+    /// The seconds since [`START_UNIX_S`].
+    pub(crate) passed_s: u64,
+}
+
 /// The whole server.
 pub(crate) struct Server<E: Subject> {
     pub(crate) world: World<Uncounted, E>,
@@ -107,6 +116,7 @@ impl<E: Subject> Server<E> {
         opener: &impl OpenEngines<Engine = E>,
         disk: Option<RunDisk>,
         queue: &mut Queue,
+        Start { now_ns, passed_s }: Start,
     ) -> Self {
         let mut dice = Random::for_purpose(options.seed, "server");
         let mut turns = Random::for_purpose(options.seed, "turns");
@@ -127,28 +137,28 @@ impl<E: Subject> Server<E> {
             item_bytes_max: options.item_bytes_max,
             cas: options.cas,
             leases: LEASES,
-            start_unix_s: START_UNIX_S,
+            start_unix_s: START_UNIX_S + passed_s as i64,
             seeds,
             ..WorldOptions::default()
         };
         let mut world = World::over(world_options, |_| Uncounted, opener);
-        disk.iter().for_each(|disk| world.use_disk(disk.disk()));
+        disk.iter().for_each(|disk| world.use_disk(disk.begin_faults()));
         let engines = world.shared.homes.all();
         let words =
             engines.map(|index| world.engines.inspect(index, |it| Arc::clone(it.durable())));
         let hasher = KeyHasher::new(seeds, options.engines);
-        let failures = Failures::new(hasher, words.collect(), options.has_cold_values());
+        let failures = Failures::new(hasher, words.collect(), options);
         let mut thread = || Thread {
             state: State::Ready(Wait::Now),
             overslept: false,
             naps: 0,
             tick_ns: dice.between(2_000, 30_000),
-            ticked_ns: 0,
+            ticked_ns: now_ns,
         };
         let engines = usize::from(options.engines);
         let threads: Vec<_> = world.shards.iter().map(|_| thread()).collect();
         for index in 0..threads.len() {
-            queue.schedule(dice.below(1_000), Event::Run(index));
+            queue.schedule(now_ns + dice.below(1_000), Event::Run(index));
         }
         let common = world.engines.common();
         let beside = options.crew.then(|| common.register_core().expect("a place"));
@@ -156,7 +166,6 @@ impl<E: Subject> Server<E> {
         let spent_bytes = world.shared.budget.spent_bytes();
         let fixed_bytes = spent_bytes.checked_sub(E::charged_bytes(&world));
         let fixed_bytes = fixed_bytes.expect("what the engines have is part of what is spent");
-        let (sleeps, handed_over) = (0, 0);
         Self {
             world,
             disk,
@@ -168,8 +177,8 @@ impl<E: Subject> Server<E> {
             skewed,
             wave: Wave::default(),
             held_until_ns: vec![0; if options.crew { engines } else { 0 }],
-            sleeps,
-            handed_over,
+            sleeps: 0,
+            handed_over: 0,
         }
     }
 
@@ -182,6 +191,12 @@ impl<E: Subject> Server<E> {
     /// The operations on files so far, and their faults.
     pub(crate) fn disk_counts(&self) -> DiskCounts {
         self.disk.as_ref().map_or_else(DiskCounts::default, RunDisk::counts)
+    }
+
+    /// The disk as a power cut leaves it.
+    pub(crate) fn disk_after_power_cut(&self, seed: u64) -> RunDisk {
+        let disk = self.disk.as_ref().expect("a server with files");
+        disk.after_power_cut(seed)
     }
 
     /// Wakes the shards whose operations on files are due.

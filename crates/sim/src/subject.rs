@@ -2,14 +2,19 @@
 //! memory is accounted for.
 //!
 //! Upstream:   `server` and `audit`, which know no kind of engine.
-//! Downstream: the cache, the delaying engine over caches, and the plain engine.
+//! Downstream: the cache, the delaying engine over caches, the plain engine, and the engine over a
+//!             log.
 
-use kachel_cache::{Cache, CacheCommon};
+use kachel_cache::{Cache, Pool};
+use kachel_flash::Flash;
 use kachel_shard::FileEngine;
 use kachel_testkit::{DelayCounts, Delaying, Plain, Uncounted, World};
 
 /// An engine that is simulated.
 pub(crate) trait Subject: FileEngine + Sized {
+    /// Whether the index counts a dead item until its record is collected.
+    const COUNTS_DEAD: bool = false;
+
     /// The counts of what it has delayed.
     fn delays(&self) -> DelayCounts;
 
@@ -28,11 +33,11 @@ impl Subject for Cache {
     }
 
     fn charged_bytes(world: &World<Uncounted, Self>) -> u64 {
-        charged_by_caches(world)
+        charged_by_caches(world, world.pool())
     }
 
     fn audit_empty(world: &World<Uncounted, Self>) -> Result<(), String> {
-        audit_empty_caches(world)
+        audit_empty_caches(world, world.pool())
     }
 }
 
@@ -42,11 +47,11 @@ impl Subject for Delaying<Cache> {
     }
 
     fn charged_bytes(world: &World<Uncounted, Self>) -> u64 {
-        charged_by_caches(world)
+        charged_by_caches(world, world.pool())
     }
 
     fn audit_empty(world: &World<Uncounted, Self>) -> Result<(), String> {
-        audit_empty_caches(world)
+        audit_empty_caches(world, world.pool())
     }
 }
 
@@ -65,21 +70,38 @@ impl Subject for Plain {
     }
 }
 
-fn charged_by_caches<E: FileEngine<Common = CacheCommon>>(world: &World<Uncounted, E>) -> u64 {
+impl Subject for Flash {
+    const COUNTS_DEAD: bool = true;
+
+    fn delays(&self) -> DelayCounts {
+        DelayCounts::default()
+    }
+
+    fn charged_bytes(world: &World<Uncounted, Self>) -> u64 {
+        charged_by_caches(world, world.engines.common().pool())
+    }
+
+    fn audit_empty(world: &World<Uncounted, Self>) -> Result<(), String> {
+        audit_empty_caches(world, world.engines.common().pool())
+    }
+}
+
+fn charged_by_caches<E: FileEngine>(world: &World<Uncounted, E>, pool: &Pool) -> u64 {
     let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
-    let books = world.pool().books();
+    let books = pool.books();
     index_bytes + books.charged_segments * books.charge_bytes
 }
 
-fn audit_empty_caches<E: FileEngine<Common = CacheCommon>>(
+fn audit_empty_caches<E: FileEngine>(
     world: &World<Uncounted, E>,
+    pool: &Pool,
 ) -> Result<(), String> {
     let (mut segments, mut blocks) = (0, 0);
     for held in world.holdings() {
         segments += held.segments;
         blocks += held.blocks;
     }
-    let pool = world.pool().books();
+    let pool = pool.books();
     let cut = (pool.free_blocks + blocks) / pool.blocks_per_segment;
     let known = pool.idle_segments + segments + cut;
     if pool.charged_segments != known {

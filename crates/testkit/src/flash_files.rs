@@ -38,10 +38,10 @@ impl FlashFiles {
         Self { disk: disk.clone(), options, flushes: Arc::default() }
     }
 
-    /// The store of a disk. Each log has so many bytes, in the smallest segments of a server. Each
-    /// change is synced before its reply.
-    pub fn of_space(disk: &Disk, log_bytes: u64) -> Self {
-        let geometry = Geometry::of_space(log_bytes, 1);
+    /// The store of a disk, each of whose logs has so many bytes. A change is synced before its
+    /// reply.
+    pub fn of_space(disk: &Disk, segment_bytes: u64, log_bytes: u64) -> Self {
+        let geometry = Geometry::new(segment_bytes, log_bytes);
         Self::new(disk, FlashOptions { geometry, sync: SyncMode::Always, target_percent: 135 })
     }
 

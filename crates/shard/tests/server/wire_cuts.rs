@@ -33,7 +33,8 @@ const CUTS_EACH: usize = 4;
 /// The passes with cuts over each of the other engines, without `KACHEL_FULL` and with it: the
 /// parser is the same over each engine. The places are spread over the input.
 const OTHER_CUTS: [usize; 2] = [3, 24];
-/// The space of a log. The cases store fewer bytes.
+/// The segments and the space of a log. The cases store fewer bytes.
+const SEGMENT_BYTES: u64 = 1 << 20;
 const LOG_BYTES: u64 = 32 << 20;
 /// The answers in a thousand that the delaying engine delays.
 const DELAYED_PERMILLE: u64 = 500;
@@ -303,7 +304,7 @@ fn every_case_is_answered_so_by_the_engine_over_a_log() {
     let mut short = 0;
     for options in others(false) {
         each_other_pass(|seed, cut_of| {
-            let flash = |disk: &Disk| FlashFiles::of_space(disk, LOG_BYTES).opener();
+            let flash = |disk: &Disk| FlashFiles::of_space(disk, SEGMENT_BYTES, LOG_BYTES).opener();
             short += pass_with_files(flash, options, all, (seed, cut_of));
         });
     }

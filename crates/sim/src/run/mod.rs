@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use kachel_cache::CacheOpener;
 use kachel_engine::OpenEngines;
 use kachel_io::Clock as _;
-use kachel_testkit::{DelayingOpener, PlainOpener, Random};
+use kachel_testkit::{DelayingOpener, FlashFiles, PlainOpener, Random};
 
 use crate::acknowledged::Acknowledged;
 use crate::answer::Asked;
@@ -25,16 +25,20 @@ use crate::kept::Kept;
 use crate::options::{EngineChoice, Fault, Options};
 use crate::queue::{Event, Queue};
 use crate::record::{Moment, Record};
-use crate::report::Report;
-use crate::server::Server;
+use crate::report::{Coverage, Report};
+use crate::server::{Server, Start};
 use crate::subject::Subject;
 use crate::trace::Trace;
 
 /// The most clients that read all hot keys when a flush is answered or falls due, not counting the
 /// client that sent it. With more of them, too many operations would overlap for the judge.
 const LOOKS_MAX: usize = 4;
+/// The segments of a log, and the space of it without large values: less than the clients write.
+const SEGMENT_BYTES: u64 = 128 << 10;
+const LOG_BYTES: u64 = 4 << 20;
 /// While less than this percentage of the requests is sent, values are small and none is evicted.
 const SMALL_PERCENT: u64 = 40;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Runs the simulation with these options.
 ///
@@ -42,26 +46,44 @@ const SMALL_PERCENT: u64 = 40;
 pub fn run(options: &Options) -> Result<Report, String> {
     let inner = CacheOpener::default();
     match options.engine {
-        EngineChoice::Cache => Run::new(options, &inner, None).all(),
+        EngineChoice::Cache => Run::new(options, &inner, None, None).all(),
         EngineChoice::Delaying => {
             let (disk, permille, seed) =
                 (RunDisk::new(options), options.delay_permille(), options.seed);
             let opener = DelayingOpener { inner, folder: disk.folder(), permille, seed };
-            Run::new(options, &opener, Some(disk)).all()
+            Run::new(options, &opener, Some(disk), None).all()
         }
         EngineChoice::Plain => {
             let disk = options.faults.has(Fault::Late).then(|| RunDisk::new(options));
             let folder = disk.as_ref().map(RunDisk::folder);
-            Run::new(options, &PlainOpener(folder), disk).all()
+            Run::new(options, &PlainOpener(folder), disk, None).all()
+        }
+        EngineChoice::Flash => {
+            let disk = RunDisk::new(options);
+            let log_bytes = if options.has_large() { 4 * LOG_BYTES } else { LOG_BYTES };
+            let files = FlashFiles::of_space(disk.disk(), SEGMENT_BYTES, log_bytes);
+            let opener = files.opener();
+            let reopen = Box::new(move |disk: RunDisk, queue: &mut Queue, start| {
+                let opener = files.on(disk.disk()).opener();
+                Server::new(options, &opener, Some(disk), queue, start)
+            });
+            Run::new(options, &opener, Some(disk), Some(reopen)).all()
         }
     }
 }
+
+/// Starts a server again over what a power cut has left.
+type Reopen<'o, E> = Box<dyn Fn(RunDisk, &mut Queue, Start) -> Server<E> + 'o>;
 
 /// A run over engines of kind `E`.
 struct Run<'o, E: Subject> {
     options: &'o Options,
     queue: Queue,
     server: Server<E>,
+    /// If its engines survive a power cut.
+    reopen: Option<Reopen<'o, E>>,
+    /// What the servers before the last power cut have done.
+    seen_before: Coverage,
     clients: Vec<Client>,
     asker: Asker,
     trace: Trace,
@@ -89,9 +111,10 @@ impl<'o, E: Subject> Run<'o, E> {
         options: &'o Options,
         opener: &impl OpenEngines<Engine = E>,
         disk: Option<RunDisk>,
+        reopen: Option<Reopen<'o, E>>,
     ) -> Self {
         let mut queue = Queue::default();
-        let server = Server::new(options, opener, disk, &mut queue);
+        let server = Server::new(options, opener, disk, &mut queue, Start::default());
         let clients = (0..usize::from(options.clients))
             .map(|index| Client::new(options, index, &mut queue))
             .collect();
@@ -112,6 +135,8 @@ impl<'o, E: Subject> Run<'o, E> {
             options,
             queue,
             server,
+            reopen,
+            seen_before: Coverage::default(),
             clients,
             asker: Asker::new(options),
             trace: Trace::default(),
@@ -319,7 +344,7 @@ impl<'o, E: Subject> Run<'o, E> {
                 } else {
                     self.kept.settle(&asked, now, self.options.calm_bytes(), under_way);
                 }
-                if self.options.has_cold_values() {
+                if self.options.keeps_old_values() {
                     self.acknowledged.note(&asked);
                 }
                 self.record.settle(connection, &asked, now, failures)?;
@@ -371,6 +396,39 @@ impl<'o, E: Subject> Run<'o, E> {
         if self.flush_due.take_if(|due| *due <= second).is_some() {
             self.look(None);
         }
+    }
+
+    /// What has happened in the servers of this run.
+    fn seen(&self) -> Coverage {
+        let mut seen = Coverage::of(&self.server);
+        seen.add(&self.seen_before);
+        seen
+    }
+
+    /// Cuts the power in a run that has such faults, and starts the server again. All clients lose
+    /// their connections. The clock of a server begins with a second, so the time that is left of
+    /// this one passes before.
+    pub(super) fn cut_power(&mut self) {
+        let is_cut = self.options.faults.has(Fault::PowerCut);
+        let Some(reopen) = self.reopen.take().filter(|_| is_cut) else { return };
+        self.jump(SECOND_NS - self.clock_ns() % SECOND_NS);
+        for client in 0..self.clients.len() {
+            let unknown = self.clients[client].lose_server();
+            self.lose(client, unknown);
+        }
+        self.record.lose_silent();
+        self.queue.forget_server();
+        self.tally.restarts += 1;
+        let disk = self.server.disk_after_power_cut(self.options.seed ^ self.tally.restarts);
+        // The disk goes on with its counts.
+        self.seen_before = self.seen().without_files();
+        let start = Start { now_ns: self.now_ns, passed_s: self.clock_ns() / SECOND_NS };
+        self.server = reopen(disk, &mut self.queue, start);
+        self.reopen = Some(reopen);
+        if !self.stormy {
+            self.server.calm();
+        }
+        self.wake();
     }
 
     fn lose(&mut self, client: usize, unknown: VecDeque<Asked>) {

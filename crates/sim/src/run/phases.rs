@@ -6,7 +6,8 @@
 //! ```text
 //! phase   what happens                     when it ends
 //! stormy  clients send requests,
-//!         faults happen                    enough requests are sent
+//!         faults happen, among them a
+//!         power cut in some runs (I11)     enough requests are sent
 //! end     in some runs, which end with it:
 //!         the server is ended              every shard has finished (I7)
 //! calm    no faults, no new requests       every request is answered (I2). A run whose engines
@@ -21,6 +22,8 @@
 //!         connect as may, and one more     one is rejected, and its place is used again (I9)
 //! expire  if no item has expired yet:
 //!         a client stores one that does    the item has expired, and a client has requested it
+//! cut     in the same runs: the power is
+//!         cut again (I11)                  the server has started
 //! empty   one flush, counters are reset,
 //!         all hot keys are read            all memory is given back; then it is audited
 //! ```
@@ -40,6 +43,8 @@
 //! - I9  At most as many clients are served as there may be connections, and that number can be.
 //! - I10 After a power cut at the end, the values of all stores that were acknowledged are in the
 //!   files of plain engines.
+//! - I11 A server starts after a power cut, and the history goes on: what was acknowledged is
+//!   there.
 
 use std::collections::BTreeSet;
 
@@ -95,11 +100,14 @@ impl<E: Subject> Run<'_, E> {
     /// All phases.
     pub(super) fn all(mut self) -> Result<Report, String> {
         let wanted = u64::from(self.options.requests);
+        let cut = Random::for_purpose(self.options.seed, "power").between(0, wanted);
+        self.until("the power is cut", STORM_NS_MAX, |run| run.tally.asked >= cut)?;
+        self.cut_power();
         self.until("enough requests are sent", STORM_NS_MAX, |run| run.tally.asked >= wanted)?;
         if self.options.faults.has(Fault::End) {
             self.judge_memory()?;
             self.end()?;
-            let seen = Coverage::of(&self.server);
+            let seen = self.seen();
             return self.report(seen);
         }
         // Every run must use up memory and get it back, whatever the size of its memory.
@@ -108,7 +116,7 @@ impl<E: Subject> Run<'_, E> {
             let enough = run.tally.asked >= wanted * (1 + SHORT_TIMES);
             // A look at all shards costs as much as some events.
             let looks = run.queue.scheduled().is_multiple_of(64);
-            enough || looks && Coverage::of(&run.server).has_spent_memory(run.options)
+            enough || looks && run.seen().has_spent_memory(run.options)
         })?;
         self.stormy = false;
         self.server.calm();
@@ -124,7 +132,7 @@ impl<E: Subject> Run<'_, E> {
             self.leave_all()?;
             self.until("what is left is done", CALM_NS_MAX, |run| run.server.is_asleep())?;
             audit::audit_clients(&self.server)?;
-            let seen = Coverage::of(&self.server);
+            let seen = self.seen();
             return self.report(seen);
         }
         if self.options.faults.has(Fault::Limit) {
@@ -136,10 +144,11 @@ impl<E: Subject> Run<'_, E> {
         self.replace_in_full()?;
         self.leave_all()?;
         self.use_all_places()?;
-        if Coverage::of(&self.server).expired == 0 {
+        if self.seen().expired == 0 {
             self.expire()?;
         }
-        let before = Coverage::of(&self.server);
+        self.cut_power();
+        let before = self.seen();
         self.flush_and_read()?;
         // An item that was pinned during one scan is found by the scan of a later second.
         for _ in 0..ROUNDS_MAX {
@@ -161,7 +170,7 @@ impl<E: Subject> Run<'_, E> {
     fn report(mut self, seen: Coverage) -> Result<Report, String> {
         let now = self.moment();
         self.server.failures.check()?;
-        if let Some(disk) = self.server.disk() {
+        if let Some(disk) = self.server.disk().filter(|_| self.options.keeps_old_values()) {
             self.tally.after_power_cut = self.acknowledged.check(disk, self.options.seed)?;
         }
         let judged = self.record.judge(now, self.options, &self.server.failures)?;
@@ -176,7 +185,7 @@ impl<E: Subject> Run<'_, E> {
     fn judge_memory(&mut self) -> Result<(), String> {
         let Kept { reads, missing, .. } = self.kept;
         (self.tally.kept_reads, self.tally.kept_missing) = (reads, missing);
-        let refused = self.tally.refused.max(Coverage::of(&self.server).refused);
+        let refused = self.tally.refused.max(self.seen().refused);
         let stores = self.tally.stores;
         if self.options.evict && refused * 100 > stores * REFUSED_PERCENT_MAX {
             return Err(format!("{refused} of {stores} stores were refused, though it may evict"));
@@ -229,7 +238,7 @@ impl<E: Subject> Run<'_, E> {
         let hot = self.asker.all_hot();
         self.until("upkeep is done", CALM_NS_MAX, |run| run.server.is_asleep())?;
         let state = |run: &Self| {
-            let Coverage { compacted, evicted, .. } = Coverage::of(&run.server);
+            let Coverage { compacted, evicted, .. } = run.seen();
             (run.moment().second, compacted, evicted)
         };
         let before = state(self);

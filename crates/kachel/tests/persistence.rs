@@ -385,8 +385,9 @@ fn check_kills(subject: Subject, kills: u64) {
         tokens.lock().expect("no panic").len()
     );
     assert!(kills < 10 || under_way > 0, "kills come while requests are under way");
-    // Far more was written than there is space for, so garbage was collected.
-    assert!(kills < KILLS || acknowledged > 4 * SPACE_BYTES, "too few bytes were written");
+    // More was written than there is space for, so garbage was collected. The number of batches of a
+    // seed gives twice as much as is wanted here.
+    assert!(kills < KILLS || acknowledged > 2 * SPACE_BYTES, "too few bytes were written");
     let bytes = bytes_in(&data);
     assert!(subject != Subject::Flash || bytes <= SPACE_BYTES + 8192, "{bytes} bytes of files");
 }

@@ -98,6 +98,12 @@ impl Fetches {
         }
     }
 
+    /// Whether a record of a key is wanted, or is being read.
+    pub(crate) fn is_under_way(&self, key: &[u8]) -> bool {
+        let state = self.fetches.get(key).map(|fetch| &fetch.state);
+        matches!(state, Some(State::Wanted | State::Reading))
+    }
+
     /// Has a ticket wait for the record of a key.
     pub(crate) fn wait(&mut self, key: &[u8], position: Position, ticket: u64) {
         let key = match self.fetches.get_key_value(key) {

@@ -46,10 +46,10 @@ impl Landings {
         self.0.get_mut(key).filter(|landing| landing.value_id == value_id)
     }
 
-    /// Whether a value of another key is being read. Only one at a time is, so that values that are
+    /// The key of another value that is being read. Only one at a time is, so that values that are
     /// read at the same time do not take all memory before one of them is whole.
-    pub(crate) fn is_busy(&self, key: &[u8]) -> bool {
-        self.0.keys().any(|other| **other != *key)
+    pub(crate) fn other(&self, key: &[u8]) -> Option<&[u8]> {
+        self.0.keys().map(|other| &**other).find(|other| *other != key)
     }
 
     /// Begins to read a value, in place of an older one.

@@ -345,9 +345,14 @@ impl Store {
     /// other.
     fn find_large(&mut self, key: &Key<'_>, entry: &Entry, parts: &Parts, now: &Now) -> FindResult {
         if self.landings.of(key.bytes(), parts.value.id).is_none() {
-            if self.landings.is_busy(key.bytes()) {
-                self.waits_for_log = true; // The next part of the other value ends the wait.
-                return Err(self.wait(0));
+            if let Some(other) = self.landings.other(key.bytes()) {
+                if self.part_fetches.is_under_way(other) {
+                    self.waits_for_log = true; // The next part of the other value ends the wait.
+                    return Err(self.wait(0));
+                }
+                // Nobody waits for a part of it, so perhaps nobody goes on with it.
+                let other = Box::<[u8]>::from(other);
+                self.landings.take(&other);
             }
             let Some(fetched) =
                 self.fetches.find(key.bytes(), entry.position, Some(entry.sequence))

@@ -23,6 +23,9 @@ use crate::restart::{Claim, Found};
 /// collected.
 const TARGET_PERCENT: u64 = 135;
 
+/// The least bytes of an engine's log: of a smaller one, most would be kept free.
+const SPACE_BYTES_MIN: u64 = 16 << 20;
+
 /// Opens the engines, whose number the data has.
 pub(crate) struct FlashEngines {
     data: PathBuf,
@@ -57,6 +60,11 @@ impl OpenEngines for FlashEngines {
     }
 
     fn open(&self, opening: &Opening) -> io::Result<Vec<Flash>> {
+        if self.space.is_some_and(|space| space / u64::from(opening.engines) < SPACE_BYTES_MIN) {
+            let engines = opening.engines;
+            let why = format!("--space: {engines} engines need at least 16m each");
+            return Err(io::Error::other(why));
+        }
         let made_s = u64::try_from(opening.start.unix(opening.start.second)).unwrap_or(0);
         let space = match self.space {
             Some(space) => space,

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 fn try_start(data: &Path, more: &[&str]) -> Result<Server, String> {
     let data = data.to_str().expect("UTF-8");
     let options = ["serve", "--engine", "flash", "--data", data];
-    let space: &[&str] = if more.contains(&"--space") { &[] } else { &["--space", "16m"] };
+    let space: &[&str] = if more.contains(&"--space") { &[] } else { &["--space", "96m"] };
     let threads: &[&str] = if more.contains(&"-t") { &[] } else { &["-t", "2"] };
     let options = [&options, space, threads, more].concat();
     let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
@@ -149,7 +149,7 @@ fn a_damaged_file_of_the_directory_is_refused() {
 #[test]
 fn a_directory_is_served_by_any_number_of_threads_with_more_or_less_space() {
     let (_place, data) = store();
-    for more in [["-t", "1"], ["-t", "4"], ["--space", "64m"], ["--space", "32m"]] {
+    for more in [["-t", "1"], ["-t", "4"], ["--space", "128m"], ["--space", "64m"]] {
         let server = try_start(&data, &more).unwrap_or_else(|said| panic!("{more:?}: {said}"));
         let reply = server.connect().ask("get a\r\n", "END\r\n");
         assert_eq!(reply, "VALUE a 0 1\r\nx\r\nEND\r\n", "{more:?}");

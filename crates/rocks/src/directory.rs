@@ -27,19 +27,17 @@
 //! - Y4  A directory with a root file has all of its parts, and their names are durable. If a part
 //!   is missing, the directory is refused: a part that was made anew would be empty.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use kachel_engine::PARTITIONS;
+use kachel_host::{DataFolder, LOCK_FILE};
 use kachel_stdx::{BytePrefix, PREFIX_BYTES_MAX};
 
 use crate::range::KeyRange;
 
 const ROOT: &str = "kachel.root";
-const LOCK: &str = "kachel.lock";
 const FLUSH: &str = "kachel.flush";
 /// The root file of a directory that is not finished, and the next file of the flushes (Y2).
 const NEW_ROOT: &str = "kachel.root.new";
@@ -59,23 +57,16 @@ const ENGINE: &str = "engine rocksdb";
 /// No root file is longer.
 const ROOT_BYTES_MAX: u64 = 4096;
 
-/// How long a start waits for a lock that is held, as for an address in use: the kernel gives both
-/// back some time after the end of the process that had them.
-const RELEASE_MAX: Duration = Duration::from_millis(500);
-/// The pause between two tries.
-const RETRY_PAUSE: Duration = Duration::from_millis(5);
-
 /// The most files of the directory itself that are open: its lock, and one that is replaced.
 pub(crate) const DIRECTORY_FILES_MAX: u64 = 3;
 
 /// A data directory that this process has open.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    path: PathBuf,
+    /// Y3.
+    folder: DataFolder,
     /// Whether it has no root file yet.
     is_new: bool,
-    /// Y3.
-    _lock: File,
 }
 
 /// The flushes of a directory.
@@ -180,7 +171,7 @@ fn first_foreign(path: &Path) -> io::Result<Option<String>> {
         let name = entry.map_err(|error| refused(path, error))?.file_name();
         let name = name.to_string_lossy().into_owned();
         let is_ours = match &name[..] {
-            LOCK | NEW_ROOT | OF_FILE_SYSTEM => true,
+            LOCK_FILE | NEW_ROOT | OF_FILE_SYSTEM => true,
             FLUSH | NEW_FLUSH => is_begun,
             other => is_begun && is_folder_of_engine(other),
         };
@@ -191,38 +182,6 @@ fn first_foreign(path: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Makes a folder, and those above it, which nobody else may enter. Their names are durable then.
-fn make_folder(path: &Path) -> io::Result<()> {
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-    let above = above.unwrap_or_else(|| Path::new("."));
-    let make = || DirBuilder::new().mode(0o700).create(path);
-    let made = match make() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make_folder(above)?;
-            make()
-        }
-        made => made,
-    };
-    match made {
-        Ok(()) => File::open(above)?.sync_all(),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Takes a lock. While it is held, tries again for at most [`RELEASE_MAX`].
-fn hold(lock: &File) -> Result<(), TryLockError> {
-    let began = Instant::now();
-    loop {
-        match lock.try_lock() {
-            Err(TryLockError::WouldBlock) if began.elapsed() < RELEASE_MAX => {
-                std::thread::sleep(RETRY_PAUSE);
-            }
-            ended => return ended,
-        }
-    }
-}
-
 impl Directory {
     /// Opens the directory for `engines` engines. If there is none, begins to make it for them:
     /// [`Self::finish`] ends that.
@@ -231,19 +190,10 @@ impl Directory {
     /// (Y1, Y4).
     pub(crate) fn open(path: &Path, engines: u16) -> io::Result<Self> {
         is_made_for(path, engines)?; // Y1: before the lock is made.
-        make_folder(path).map_err(|error| refused(path, error))?;
-        let lock = File::options().write(true).create(true).truncate(false).open(path.join(LOCK));
-        let lock = lock.map_err(|error| refused(path, error))?;
-        match hold(&lock) {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(refused(path, "another server has the directory open"));
-            }
-            Err(TryLockError::Error(error)) => return Err(refused(path, error)),
-        }
+        let folder = DataFolder::open(path).map_err(|error| refused(path, error))?;
         // Another process may have made it before it gave the lock back.
         let is_new = !is_made_for(path, engines)?;
-        let directory = Self { path: path.to_owned(), is_new, _lock: lock };
+        let directory = Self { folder, is_new };
         if is_new {
             let root = format!("{FORMAT}\n{ENGINE}\nengines {engines}\n");
             directory.write(NEW_ROOT, &root).map_err(|error| refused(path, error))?;
@@ -264,7 +214,7 @@ impl Directory {
         if self.is_new {
             let result =
                 self.keep(&KeptFlushes::default()).and_then(|()| self.rename(NEW_ROOT, ROOT));
-            result.map_err(|error| refused(&self.path, error))?;
+            result.map_err(|error| refused(self.folder.path(), error))?;
             self.is_new = false;
         }
         Ok(())
@@ -278,12 +228,12 @@ impl Directory {
         };
         let parts = (0..engines).flat_map(of_engine);
         let mut parts = std::iter::once(FLUSH.to_owned()).chain(parts);
-        parts.find(|part| !self.path.join(part).exists())
+        parts.find(|part| !self.folder.path().join(part).exists())
     }
 
     /// The folder of an engine's database.
     pub(crate) fn folder(&self, engine: u16) -> PathBuf {
-        self.path.join(folder_of(engine))
+        self.folder.path().join(folder_of(engine))
     }
 
     /// The flushes of the process before. There are none in a new directory.
@@ -293,11 +243,12 @@ impl Directory {
         if self.is_new {
             return Ok(KeptFlushes::default());
         }
-        match fs::read_to_string(self.path.join(FLUSH)) {
-            Err(error) => Err(refused(&self.path, format_args!("{FLUSH}: {error}"))),
+        match fs::read_to_string(self.folder.path().join(FLUSH)) {
+            Err(error) => Err(refused(self.folder.path(), format_args!("{FLUSH}: {error}"))),
             Ok(text) => {
                 let flushes = flushes_in(&text);
-                flushes.ok_or_else(|| refused(&self.path, format_args!("{FLUSH} is damaged")))
+                flushes
+                    .ok_or_else(|| refused(self.folder.path(), format_args!("{FLUSH} is damaged")))
             }
         }
     }
@@ -310,7 +261,7 @@ impl Directory {
 
     /// Writes a file, whose name is not durable then.
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        let mut file = File::create(self.path.join(name))?;
+        let mut file = File::create(self.folder.path().join(name))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()
     }
@@ -318,8 +269,8 @@ impl Directory {
     /// Gives a file that is durable another name, which is durable then (Y2), as all names in the
     /// directory are.
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))?;
-        File::open(&self.path)?.sync_all()
+        fs::rename(self.folder.path().join(from), self.folder.path().join(to))?;
+        File::open(self.folder.path())?.sync_all()
     }
 }
 

@@ -17,7 +17,7 @@
 //!   expired becomes a grave for the same reason: its older record may have another expiry.
 //! - G3  One victim at a time: the next one is chosen after the one before is gone.
 
-use kachel_engine::{Engine as _, FileReport, Now};
+use kachel_engine::{Engine as _, FileReport, Now, Primitives as _};
 use kachel_log::{Appended, ClosedSegment, FoundRecord, Scanned, SegmentScan, UNIT_BYTES};
 use kachel_stdx::is_before;
 
@@ -54,7 +54,7 @@ impl Store {
             cache_bytes: self.cache.stats().live_bytes,
             debt_bytes: closed_bytes.saturating_sub(self.target_bytes()),
             stopped: u64::from(self.collection.wanted_spares > 0),
-            read_only: u64::from(self.log.failure().is_some()),
+            read_only: u64::from(self.is_read_only()),
             commits: self.log.commits(),
             syncs: self.log.syncs(),
             first_error: None,

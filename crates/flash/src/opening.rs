@@ -12,6 +12,7 @@ use kachel_cache::CacheOpener;
 use kachel_engine::{DurableWord, Engine as _, OpenEngines, Opening, Tokens};
 use kachel_io::FolderHandle;
 use kachel_log::{Geometry, LogIdentity, LogOptions, SyncMode, Task, open_log};
+use kachel_stdx::is_before;
 
 use crate::acknowledgement::Acknowledgements;
 use crate::collection::Collection;
@@ -98,16 +99,14 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
         let Some(common) = caches.first().map(|cache| cache.common()) else {
             return Ok(Vec::new());
         };
-        let common = FlashCommon::new(common, files.keeper(), kept, &opening.start);
-        let epoch = common.epoch(&opening.start);
         // A store counts as made once all of its logs are, and before one of them is used.
         let folders: Vec<_> = (0..opening.engines).map(|number| files.folder(number)).collect();
         let folders = folders.into_iter().collect::<io::Result<Vec<_>>>()?;
         files.finish()?;
-        let mut engines = Vec::new();
-        for ((number, mut cache), folder) in (0..).zip(caches).zip(folders) {
-            cache.hold_copies();
-            let found = Found::new(geometry, Arc::clone(&opening.budget), epoch);
+        let mut kept = kept.settled(&opening.start);
+        let mut opened = Vec::new();
+        for (number, folder) in (0..).zip(folders) {
+            let found = Found::new(geometry, Arc::clone(&opening.budget), kept.epoch);
             let options = LogOptions {
                 folder,
                 identity: LogIdentity { store: files.identity(), engine: number.into() },
@@ -116,13 +115,26 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
                 from: 0,
                 durable: Arc::default(),
             };
-            let opened = files.run(open_log(options, found))?;
-            let refused = |refusal: kachel_log::Refusal| io::Error::other(refusal.to_string());
-            let (mut log, found) = opened.map_err(refused)?;
-            log.keep_reserve(SPARES_OF_STORES);
+            let log = files.run(open_log(options, found))?;
+            let (log, found) = log.map_err(|refusal| io::Error::other(refusal.to_string()))?;
             let found = found
                 .whole()
                 .map_err(|why| io::Error::other(format!("{}: {why}", files.path(number))))?;
+            opened.push((log, found));
+        }
+        let newest = opened.iter().map(|(_, found)| found.newest_epoch);
+        let newest = newest.reduce(|one, other| if is_before(one, other) { other } else { one });
+        let mut keeper = files.keeper();
+        if let Some(newest) = newest.filter(|newest| is_before(kept.epoch, *newest)) {
+            // The pending flush was carried out, and the clock has gone back since.
+            kept = KeptFlush { epoch: newest, due_unix_s: 0 };
+            keeper.keep(kept)?;
+        }
+        let common = FlashCommon::new(common, keeper, kept, &opening.start);
+        let mut engines = Vec::new();
+        for ((number, mut cache), (mut log, found)) in (0..).zip(caches).zip(opened) {
+            cache.hold_copies();
+            log.keep_reserve(SPARES_OF_STORES);
             let durable = Arc::<DurableWord>::default();
             let recent = Arc::<RecentChanges>::default();
             let store = Store::new(StoreParts {

@@ -17,7 +17,7 @@ use kachel_log::{FoundRecord, Geometry, Position, Replay};
 use kachel_stdx::is_before;
 
 use crate::index::{Entry, Index, Parts};
-use crate::record::{self, ItemHead, LargeValue, Record};
+use crate::record::{self, ITEM, ItemHead, LARGE_ITEM, LargeValue, Record};
 
 /// What was found so far.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct Found {
     pub(crate) reserved_tokens: u64,
     /// The number of flushes.
     epoch: u32,
+    /// The greatest number of flushes at which an item was stored.
+    pub(crate) newest_epoch: u32,
     /// The parts of values, by the ids of the values.
     parts: BTreeMap<u64, BTreeMap<u32, Position>>,
     /// The keys of items whose values are in parts, perhaps also of some that were replaced.
@@ -39,6 +41,7 @@ impl Found {
             index: Index::new(geometry, budget),
             reserved_tokens: 0,
             epoch,
+            newest_epoch: epoch,
             parts: BTreeMap::new(),
             large: BTreeSet::new(),
         }
@@ -87,7 +90,11 @@ impl Replay for Found {
             parts: value.map(|value| Box::new(Parts { value, places: Vec::new() })),
             is_dead: false,
         };
-        match record::read(kind, payload).map_err(|error| error.to_string())? {
+        let record = record::read(kind, payload).map_err(|error| error.to_string())?;
+        if matches!(kind, ITEM | LARGE_ITEM) && is_before(self.newest_epoch, epoch) {
+            self.newest_epoch = epoch;
+        }
+        match record {
             Record::Item { key, .. } | Record::LargeItem { key, .. }
                 if is_before(epoch, self.epoch) =>
             {

@@ -7,7 +7,7 @@
 //! Invariants, cited by number where they are asserted:
 //! - C1  The files have a flush before the word of all flushes does. So what an operation sees
 //!   flushed stays flushed after a crash, and no item is stored in an epoch that a later process
-//!   gives out again.
+//!   gives out again. If a flush may not be kept, no item is stored any more.
 
 use std::fmt::Debug;
 use std::io;
@@ -29,6 +29,17 @@ pub struct KeptFlush {
     pub epoch: u32,
     /// The Unix time of a pending flush; 0: none is pending.
     pub due_unix_s: u32,
+}
+
+impl KeptFlush {
+    /// The flushes when a process starts: a pending one that is due is carried out.
+    pub(crate) fn settled(self, start: &Now) -> Self {
+        let due = KeptSeconds::of(start).of_unix(self.due_unix_s);
+        if due == 0 || due > start.second {
+            return self;
+        }
+        Self { epoch: self.epoch.wrapping_add(1), due_unix_s: 0 }
+    }
 }
 
 /// Keeps the flushes of a store.
@@ -54,6 +65,8 @@ struct Shared {
     /// The number of flushes before the process.
     first_epoch: u32,
     refuses_flushes: AtomicBool,
+    /// Whether a flush could not be kept. Then nothing is changed any more (C1).
+    has_failed: AtomicBool,
     /// What each engine has told last.
     reports: Mutex<Vec<FileReport>>,
     first_error: Mutex<Option<String>>,
@@ -78,6 +91,7 @@ impl FlashCommon {
             seconds,
             first_epoch: kept.epoch,
             refuses_flushes: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             reports: Mutex::default(),
             first_error: Mutex::default(),
         };
@@ -119,6 +133,11 @@ impl FlashCommon {
         first.get_or_insert(text);
     }
 
+    /// Whether a flush could not be kept. Cost: a load.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.shared.has_failed.load(Relaxed)
+    }
+
     /// An engine has failed: no flush is made any more.
     pub(crate) fn refuse_flushes(&self) {
         self.shared.refuses_flushes.store(true, Relaxed);
@@ -141,15 +160,15 @@ impl FlashCommon {
         self.cache.cancel_flush(now)?;
         let epoch = self.epoch(now).wrapping_add(more);
         let due_unix_s = self.seconds().to_unix(due);
-        let kept = keeper.keep(KeptFlush { epoch, due_unix_s });
-        if let Err(error) = &kept {
-            let what = "a flush cannot be written, so no flush is made any more";
+        if let Err(error) = keeper.keep(KeptFlush { epoch, due_unix_s }) {
+            // The flush may be there at the next start. It does not count before.
+            let what = "a flush cannot be written, so nothing is changed any more";
             self.report_error(format!("--data: {what}: {error}"));
+            self.shared.has_failed.store(true, Relaxed);
             self.refuse_flushes();
+            return Err(FlushFailed);
         }
-        // A flush that may not be durable is made all the same, because it may be durable, too.
-        change()?;
-        kept.map_err(|_| FlushFailed)
+        change()
     }
 }
 

@@ -13,7 +13,7 @@
 //!   their order.
 //! - S2  Before a core can see a change, `recent` says what its readers wait for.
 //! - S3  An item that is in the cache is the one that the index names, with its life.
-//! - S4  After a failure of the log nothing is changed.
+//! - S4  After a failure of the log, or of the file of the flushes, nothing is changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -160,7 +160,7 @@ impl Store {
 
     /// Makes sure that a change can append a record with a payload of this length.
     fn prepare(&mut self, payload_bytes: usize, spares: u32) -> Result<(), AppendRefused> {
-        if self.log.failure().is_some() {
+        if self.is_read_only() {
             return Err(AppendRefused::Failed);
         }
         let prepared = if !self.tokens.are_left() || self.writing.is_some() {
@@ -592,7 +592,7 @@ impl Primitives for Store {
     }
 
     fn is_read_only(&self) -> bool {
-        self.log.failure().is_some() // S4
+        self.log.failure().is_some() || self.common.has_failed() // S4
     }
 
     /// A plain `set` finds what is in memory, and replaces whatever is there.

@@ -230,3 +230,19 @@ fn a_listing_shows_every_item_once_and_no_dead_one() {
     assert!(keys.contains("new") && keys.contains("big"), "{dump}");
     assert!(!keys.contains("k7") && !keys.contains("k8"), "{dump}");
 }
+
+/// A delayed flush was carried out, and the clock goes back before it. What was stored since then
+/// has the number of the next flush, which must not be given out again.
+#[test]
+fn a_flush_after_a_clock_that_went_back_takes_all_that_was_stored() {
+    let mut bench = Bench::new();
+    bench.start(1);
+    bench.expect("set a 0 0 1\r\n1\r\nflush_all 100\r\n", "STORED\r\nOK\r\n");
+    bench.pass(101);
+    bench.expect("get a\r\nset b 0 0 1\r\n2\r\n", "END\r\nSTORED\r\n");
+    bench.restart(1, -90);
+    bench.expect("get a b\r\n", "VALUE b 0 1\r\n2\r\nEND\r\n");
+    bench.expect("flush_all\r\nget a b\r\n", "OK\r\nEND\r\n");
+    bench.restart(1, 1);
+    bench.expect("get a b\r\n", "END\r\n");
+}

@@ -29,7 +29,7 @@ use crate::fetches::OWN_TICKETS;
 use crate::reader::FlashReader;
 use crate::recent::RecentChanges;
 use crate::shared::FlashCommon;
-use crate::store::{PART_TOKENS, Store, UNREADABLE};
+use crate::store::{NO_MEMORY, PART_TOKENS, Store, UNREADABLE};
 
 /// How often an engine that lacks space tries again, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -74,7 +74,7 @@ fn changes(verb: &Verb) -> bool {
     }
 }
 
-/// The answer to an operation for which the disk has no room.
+/// The answer to an operation for which there is no room on the disk or in memory.
 fn no_room<'e, P>() -> Answer<'e, P> {
     let (verdict, value) = (Verdict::NoMemory { found: false }, Value::None);
     Answer::Done(Outcome { verdict, value }, Durability::Now)
@@ -149,6 +149,7 @@ impl Flash {
             }
             Err(NotYet) => match ticket.swap(0, Relaxed) {
                 UNREADABLE => Answer::disk_failed(),
+                NO_MEMORY => no_room(),
                 ticket => Answer::Later(Ticket(ticket)),
             },
         }

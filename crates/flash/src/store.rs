@@ -110,6 +110,8 @@ pub(crate) const PART_TOKENS: u64 = 1 << 40;
 
 /// The ticket of an operation that the disk prevents.
 pub(crate) const UNREADABLE: u64 = u64::MAX;
+/// The ticket of an operation for whose item there is no memory.
+pub(crate) const NO_MEMORY: u64 = u64::MAX - 1;
 
 impl Store {
     pub(crate) fn new(parts: StoreParts) -> Self {
@@ -286,7 +288,7 @@ impl Store {
     fn wait_for_memory(&mut self, refused: Refused) -> NotYet {
         self.wait(match refused {
             Refused::NotYet => 0,
-            Refused::NoRoom => UNREADABLE,
+            Refused::NoRoom => NO_MEMORY,
         })
     }
 
@@ -330,7 +332,7 @@ impl Store {
         }
         let core = self.core.expect("a core has entered");
         let Some(mut upload) = self.common.begin_upload(value.len(), core) else {
-            return Err(self.wait(UNREADABLE)); // -m is smaller than it was.
+            return Err(self.wait(NO_MEMORY)); // -m is smaller than it was.
         };
         if let (_, Some(refused)) = write_to(&mut self.cache, &mut upload, value, now) {
             return Err(self.wait_for_memory(refused));
@@ -369,7 +371,7 @@ impl Store {
             };
             let core = self.core.expect("a core has entered");
             let Some(upload) = self.common.begin_upload(parts.value.bytes as usize, core) else {
-                return Err(self.wait(UNREADABLE)); // -m is smaller than it was.
+                return Err(self.wait(NO_MEMORY)); // -m is smaller than it was.
             };
             self.landings.begin(key.bytes(), Landing::new(parts.value.id, &head, upload));
         }

@@ -163,7 +163,13 @@ impl<E: Engine> Applier<'_, E> {
         match self.engine.execute(operation, &mut Block::None, ticket, &context.now()) {
             Answer::Done(Outcome { ref verdict, .. }, durability) => {
                 debug_assert!(
-                    matches!(verdict, Verdict::Deleted | Verdict::Miss | Verdict::DiskFailed),
+                    matches!(
+                        verdict,
+                        Verdict::Deleted
+                            | Verdict::Miss
+                            | Verdict::NoMemory { .. }
+                            | Verdict::DiskFailed
+                    ),
                     "a plain delete"
                 );
                 if context.log.is_on() {
@@ -227,11 +233,12 @@ impl<E: Engine> Applier<'_, E> {
     }
 }
 
-/// When the reply to a key of a retrieval may be sent: never if the disk has failed and other keys
-/// follow, because the protocol has no place for the error.
+/// When the reply to a key of a retrieval may be sent: never if the item cannot be read and other
+/// keys follow, because the protocol has no place for the error.
 #[inline]
 fn tellable(durability: Durability, verdict: &Verdict, is_last: bool) -> Durability {
-    let is_tellable = is_last || !matches!(verdict, Verdict::DiskFailed);
+    let is_unreadable = matches!(verdict, Verdict::DiskFailed | Verdict::NoMemory { .. });
+    let is_tellable = is_last || !is_unreadable;
     if is_tellable { durability } else { Durability::At(Sequence::NEVER) }
 }
 

@@ -94,7 +94,8 @@ impl Context {
                 let class = self.sizes.of(key_bytes, value_bytes, facts.client_flags);
                 ItemBefore { is_there: true, class, value_bytes, ttl_s: None }
             }
-            Verdict::DiskFailed => return, // Whether an item is there is not known.
+            // Whether an item is there is not known.
+            Verdict::DiskFailed | Verdict::NoMemory { .. } => return,
             _ => ItemBefore::default(),
         };
         self.log_lookup(logged, found);

@@ -35,8 +35,8 @@ impl KeyReply {
 }
 
 /// Formats the reply to one key of a retrieval: `VALUE ...` on a hit, nothing on a miss, and `END`
-/// after the last key. If the disk has failed, an error stands in the place of `END`. Returns a
-/// value that must follow (I2), itself followed by [`KeyReply::value_end`].
+/// after the last key. If the disk has failed, or there is no memory for an item of a disk, an
+/// error stands in the place of `END`. Returns a value that must follow (I2), itself followed by [`KeyReply::value_end`].
 #[inline]
 pub fn answer_key<P>(
     sink: &mut impl Sink,
@@ -47,8 +47,11 @@ pub fn answer_key<P>(
 ) -> Option<P> {
     let Verdict::Hit(facts) = verdict else {
         if reply.is_last {
-            let has_failed = matches!(verdict, Verdict::DiskFailed);
-            let end = if has_failed { Reply::DiskError } else { Reply::End };
+            let end = match verdict {
+                Verdict::DiskFailed => Reply::DiskError,
+                Verdict::NoMemory { .. } => Reply::OutOfMemory,
+                _ => Reply::End,
+            };
             sink.put(end.bytes());
         }
         return None;
@@ -140,6 +143,7 @@ pub(crate) fn answer_meta<P>(
         Request::MetaDebug(key) => match verdict {
             Verdict::Inspected(inspection) => meta_debug(sink, *key, inspection),
             Verdict::DiskFailed => sink.put(Reply::DiskError.bytes()),
+            Verdict::NoMemory { .. } => sink.put(Reply::OutOfMemory.bytes()),
             _ => sink.put(Reply::En.bytes()),
         },
         other => unreachable!("{other:?} is no meta request of one key"),

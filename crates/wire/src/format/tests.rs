@@ -96,10 +96,16 @@ fn every_reply_of_a_lease() {
 fn a_failed_disk_is_an_error_in_every_verb_and_in_the_place_of_an_end() {
     let key = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1).key(b"k");
     let form = RetrieveForm::Value;
-    for (is_last, expected) in [(false, &b""[..]), (true, b"SERVER_ERROR disk error\r\n")] {
+    let no_memory = Verdict::NoMemory { found: true };
+    for (is_last, verdict, expected) in [
+        (false, Verdict::DiskFailed, &b""[..]),
+        (true, Verdict::DiskFailed, b"SERVER_ERROR disk error\r\n"),
+        (false, no_memory, b""),
+        (true, no_memory, b"SERVER_ERROR out of memory\r\n"),
+    ] {
         let (mut reply, terms) = (Vec::new(), KeyReply { form, is_last });
         let value = Value::<()>::None;
-        assert!(answer_key(&mut reply, &key, terms, &Verdict::DiskFailed, value).is_none());
+        assert!(answer_key(&mut reply, &key, terms, &verdict, value).is_none());
         assert_eq!(reply, expected);
     }
     for line in [

@@ -194,6 +194,10 @@ impl Store {
     /// A step of the search for items that have died. Returns the number of items examined.
     pub(crate) fn sweep(&mut self, now: &Now) -> usize {
         let (seconds, epoch) = (self.common.seconds(), self.common.epoch(now));
+        if self.swept_epoch != epoch {
+            self.swept_epoch = epoch;
+            self.index.sweep_soon(now.second);
+        }
         let examined = self.index.sweep(now.second, |_, entry| {
             let expiry = seconds.of_unix(entry.expiry_unix_s);
             expiry != 0 && expiry <= now.second || is_before(entry.epoch, epoch)

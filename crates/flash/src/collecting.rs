@@ -18,10 +18,10 @@
 //! - G3  One victim at a time: the next one is chosen after the one before is gone.
 
 use kachel_engine::{Engine as _, FileReport, Now, Primitives as _};
-use kachel_log::{Appended, ClosedSegment, FoundRecord, Scanned, SegmentScan, UNIT_BYTES};
+use kachel_log::{AppendRefused, Appended, FoundRecord, Scanned, SegmentScan, UNIT_BYTES};
 use kachel_stdx::is_before;
 
-use crate::collection::{Stage, Stepped, has_many_graves};
+use crate::collection::{Stage, Stepped, Victim};
 use crate::record::{self, GRAVE, ITEM, ItemHead, LARGE_ITEM, LIFE, PART, Record, TOKENS};
 use crate::store::Store;
 
@@ -32,13 +32,12 @@ const STEP_BYTES: u64 = 64 * 1024;
 /// With fewer free segments the log is collected whatever its target is.
 const SPARES_LOW: u32 = 4;
 
-/// The log takes no record now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NoRoomNow;
-
 impl Store {
     /// Whether a segment will be free without a change by a client.
     pub(crate) fn gains_space(&self) -> bool {
+        if self.collection.stuck != 0 {
+            return false;
+        }
         let is_idle = matches!(self.collection.stage, Stage::Idle);
         !is_idle || self.collection.victim(&self.log, &self.index).is_some()
     }
@@ -91,14 +90,16 @@ impl Store {
     fn has_garbage(&self) -> bool {
         let closed_bytes = self.log.closed().count() as u64 * self.log.geometry().segment_bytes();
         let is_over = closed_bytes > self.target_bytes();
-        is_over || self.is_short() || has_many_graves(&self.log, &self.index)
+        is_over || self.is_short() || self.collection.has_many_graves(&self.log, &self.index)
     }
 
     /// Does a step of the collection of garbage.
     pub(crate) fn collect(&mut self, now: &Now) -> Stepped {
-        if self.log.failure().is_some() {
+        if self.log.failure().is_some() || self.collection.stuck == now.second {
             return Stepped::Idle;
         }
+        self.use_number();
+        self.collection.retry_damaged(now.second);
         if let Stage::Idle = self.collection.stage {
             // To count and to choose takes time for each segment.
             if self.collection.checked == now.second && !self.is_short() {
@@ -107,8 +108,11 @@ impl Store {
             self.collection.checked = now.second;
             let is_wanted = self.has_garbage();
             let victim = self.collection.victim(&self.log, &self.index);
-            let Some(victim) = victim.filter(|_| is_wanted) else { return Stepped::Idle };
-            let scan = self.log.scan(victim.segment, SCAN_NUMBER);
+            let Some(closed) = victim.filter(|_| is_wanted) else { return Stepped::Idle };
+            let others = self.log.closed().filter(|other| other.segment != closed.segment);
+            let oldest_beside = others.map(|other| other.first).min().unwrap_or(u64::MAX);
+            let victim = Victim { closed, oldest_beside };
+            let scan = self.log.scan(closed.segment, SCAN_NUMBER);
             self.collection.stage = Stage::Scanning(victim, Box::new(scan));
         }
         match std::mem::replace(&mut self.collection.stage, Stage::Idle) {
@@ -121,25 +125,34 @@ impl Store {
     }
 
     /// Examines the next records of a victim.
-    fn examine(&mut self, victim: ClosedSegment, mut scan: Box<SegmentScan>, now: &Now) -> Stepped {
+    fn examine(&mut self, victim: Victim, mut scan: Box<SegmentScan>, now: &Now) -> Stepped {
         let mut examined = 0;
         while examined < STEP_BYTES {
             let found = match scan.record() {
                 Ok(Scanned::Record(found)) => found,
                 Ok(Scanned::Wait) => break,
                 Ok(Scanned::End) => {
-                    let segment = victim.segment;
+                    let segment = victim.closed.segment;
                     assert!(self.index.used_bytes(segment) == 0, "G1: all of it was copied");
                     self.log.free(segment);
                     self.collection.stage = Stage::Freeing(segment);
                     return Stepped::Worked(examined.max(1));
                 }
                 Err(refusal) => {
-                    self.collection.damaged.insert(victim.segment);
+                    self.collection.damaged.insert(victim.closed.segment);
+                    self.collection.damaged_second = now.second;
                     return Stepped::Damaged(refusal);
                 }
             };
-            let Ok(copied) = self.keep(&found, victim, now) else { break };
+            let copied = match self.keep(&found, victim, now) {
+                Ok(copied) => copied,
+                Err(AppendRefused::NoSpace) => {
+                    // Even the collection has no space. It begins anew when there is some.
+                    self.collection.stuck = now.second;
+                    return Stepped::Idle;
+                }
+                Err(_) => break,
+            };
             examined += found.position.record_bytes();
             self.collection.copied_bytes += copied;
             scan.advance();
@@ -154,9 +167,9 @@ impl Store {
     fn keep(
         &mut self,
         found: &FoundRecord<'_>,
-        victim: ClosedSegment,
+        victim: Victim,
         now: &Now,
-    ) -> Result<u64, NoRoomNow> {
+    ) -> Result<u64, AppendRefused> {
         let &FoundRecord { position, kind, epoch, sequence, payload } = found;
         match record::read(kind, payload) {
             Ok(Record::Item { key, head, value }) => {
@@ -180,7 +193,9 @@ impl Store {
                     self.writing.iter_mut().for_each(|writing| writing.moved(place, copied));
                     return Ok(copied.record_bytes());
                 }
-                // Also those of an item that is dead: its record goes when it is collected itself.
+                if let Some(copied) = self.drop_dead(key, now)? {
+                    return Ok(copied);
+                }
                 let copied = self.copy(PART, epoch, &[payload])?.position;
                 self.index.part_moved(key, value_id, place, copied);
                 Ok(copied.record_bytes())
@@ -188,6 +203,9 @@ impl Store {
             Ok(Record::Life { key, expiry_unix_s, marks }) => {
                 if self.index.get(key).is_none_or(|entry| entry.life != Some(position)) {
                     return Ok(0); // G1
+                }
+                if let Some(copied) = self.drop_dead(key, now)? {
+                    return Ok(copied);
                 }
                 let copied = self.copy(LIFE, epoch, &[payload])?.position;
                 self.index.revive(key, copied, expiry_unix_s, marks);
@@ -206,14 +224,31 @@ impl Store {
         }
     }
 
+    /// Drops the entry of a key if its item is dead. So a part or a life of it is garbage as well,
+    /// also before the record of the item is collected. Returns the bytes of its grave.
+    fn drop_dead(&mut self, key: &[u8], now: &Now) -> Result<Option<u64>, AppendRefused> {
+        let Some(entry) = self.index.get(key) else { return Ok(None) };
+        if is_before(entry.epoch, self.common.epoch(now)) {
+            self.index.remove(key);
+            return Ok(Some(0));
+        }
+        if !self.has_expired(entry.expiry_unix_s, now) {
+            return Ok(None);
+        }
+        let grave = self.copy(GRAVE, 0, &[&record::grave_head(key, 0), key])?.position;
+        self.index.remove(key);
+        self.index.bury(grave);
+        Ok(Some(grave.record_bytes()))
+    }
+
     /// Appends an item that is alive again, with its life.
     fn keep_item(
         &mut self,
         (kind, key, mut head, value): (u8, &[u8], ItemHead, &[u8]),
         found: &FoundRecord<'_>,
-        victim: ClosedSegment,
+        victim: Victim,
         now: &Now,
-    ) -> Result<u64, NoRoomNow> {
+    ) -> Result<u64, AppendRefused> {
         let &FoundRecord { position, epoch, sequence, .. } = found;
         let Some(entry) = self.index.get(key).filter(|entry| entry.position == position) else {
             return Ok(0); // G1
@@ -236,10 +271,8 @@ impl Store {
     }
 
     /// Appends a grave for a key whose item was stored before `sequence`, if it is needed (G2).
-    fn bury(&mut self, key: &[u8], sequence: u64, victim: ClosedSegment) -> Result<u64, NoRoomNow> {
-        let is_older =
-            |closed: ClosedSegment| closed.segment != victim.segment && closed.first < sequence;
-        if !self.log.closed().any(is_older) {
+    fn bury(&mut self, key: &[u8], sequence: u64, victim: Victim) -> Result<u64, AppendRefused> {
+        if victim.oldest_beside >= sequence {
             return Ok(0);
         }
         let grave = self.copy(GRAVE, 0, &[&record::grave_head(key, sequence), key])?.position;
@@ -250,7 +283,7 @@ impl Store {
     /// Appends a record that is no change.
     ///
     /// Errors: the log takes none now.
-    fn copy(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> Result<Appended, NoRoomNow> {
-        self.log.append(kind, epoch, parts, 0).map_err(|_| NoRoomNow)
+    fn copy(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> Result<Appended, AppendRefused> {
+        self.log.append(kind, epoch, parts, 0)
     }
 }

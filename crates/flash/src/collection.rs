@@ -13,6 +13,17 @@ use crate::index::Index;
 /// If graves take more than this part of the live bytes, the oldest segments are collected. A
 /// guess.
 const GRAVES_SHARE: u64 = 8;
+/// The seconds after which damaged segments are tried again.
+const RETRY_S: u32 = 60;
+
+/// A segment that is collected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Victim {
+    pub(crate) closed: ClosedSegment,
+    /// The least sequence of a record in another closed segment. A grave of an older item is not
+    /// needed.
+    pub(crate) oldest_beside: u64,
+}
 
 /// What is being collected.
 #[derive(Debug)]
@@ -20,7 +31,7 @@ pub(crate) enum Stage {
     /// Nothing.
     Idle,
     /// The records of a victim are examined.
-    Scanning(ClosedSegment, Box<SegmentScan>),
+    Scanning(Victim, Box<SegmentScan>),
     /// The victim is being freed.
     Freeing(SegmentIndex),
 }
@@ -35,6 +46,10 @@ pub(crate) struct Collection {
     pub(crate) checked: u32,
     /// The free segments that operations wait for.
     pub(crate) wanted_spares: u32,
+    /// The second in which the collection itself had no space; 0: it has some.
+    pub(crate) stuck: u32,
+    /// When a segment was found damaged last.
+    pub(crate) damaged_second: u32,
     /// Segments with a record that cannot be read. They are kept as they are.
     pub(crate) damaged: BTreeSet<SegmentIndex>,
     /// The segments that were collected, and the bytes that were copied.
@@ -60,6 +75,8 @@ impl Collection {
             target_percent,
             checked: 0,
             wanted_spares: 0,
+            stuck: 0,
+            damaged_second: 0,
             damaged: BTreeSet::new(),
             collected: 0,
             copied_bytes: 0,
@@ -88,7 +105,8 @@ impl Collection {
     pub(crate) fn freed(&mut self, segment: SegmentIndex) {
         if matches!(self.stage, Stage::Freeing(victim) if victim == segment) {
             self.stage = Stage::Idle;
-            self.checked = 0; // Perhaps there is more.
+            // Perhaps there is more. Who waits for space asks again.
+            (self.checked, self.wanted_spares, self.stuck) = (0, 0, 0);
             self.collected += 1;
         }
     }
@@ -108,16 +126,25 @@ impl Collection {
             (garbage > 0).then_some(garbage as f64 / (segment_bytes + live) as f64 * age)
         };
         let closed = log.closed().filter(|closed| !self.damaged.contains(&closed.segment));
-        if has_many_graves(log, index) {
+        if self.has_many_graves(log, index) {
             // What is older than the oldest segment needs no grave.
             return closed.min_by_key(|closed| closed.first);
         }
         let gains = closed.filter_map(|closed| Some((gain(&closed)?, closed)));
         gains.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, closed)| closed)
     }
-}
 
-/// Whether graves take so much space that the oldest segments are collected.
-pub(crate) fn has_many_graves(log: &DurableLog, index: &Index) -> bool {
-    index.grave_bytes() > index.live_bytes() / GRAVES_SHARE + log.geometry().segment_bytes()
+    /// Whether graves take so much space that the oldest segments are collected. That gains nothing
+    /// while a segment cannot be collected, because it may have the items.
+    pub(crate) fn has_many_graves(&self, log: &DurableLog, index: &Index) -> bool {
+        let most = index.live_bytes() / GRAVES_SHARE + log.geometry().segment_bytes();
+        self.damaged.is_empty() && index.grave_bytes() > most
+    }
+
+    /// Tries damaged segments again, some time after: the disk may read them now.
+    pub(crate) fn retry_damaged(&mut self, second: u32) {
+        if second >= self.damaged_second.saturating_add(RETRY_S) {
+            self.damaged.clear();
+        }
+    }
 }

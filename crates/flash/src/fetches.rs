@@ -98,10 +98,9 @@ impl Fetches {
         }
     }
 
-    /// Whether a record of a key is wanted, or is being read.
+    /// Whether a record of a key is wanted, is being read, or waits for its ticket to be used.
     pub(crate) fn is_under_way(&self, key: &[u8]) -> bool {
-        let state = self.fetches.get(key).map(|fetch| &fetch.state);
-        matches!(state, Some(State::Wanted | State::Reading))
+        self.fetches.contains_key(key)
     }
 
     /// Has a ticket wait for the record of a key.

@@ -116,6 +116,8 @@ struct Sweep {
 /// A sweep begins at the earliest this number of seconds after the one before. A guess: garbage may
 /// stay for so long.
 const SWEEP_S: u32 = 60;
+/// The same, if space is short. A sweep of many items takes a second.
+const SWEEP_SOON_S: u32 = 5;
 /// One second more for this number of entries, so that an idle server does not notice.
 const SWEEP_ENTRIES_PER_S: usize = 10_000;
 /// The most entries that a step of a sweep examines.
@@ -184,6 +186,11 @@ impl Index {
         }
         self.charged_bytes += missing;
         Ok(())
+    }
+
+    /// Has the next sweep begin soon, because space is short or many items have died.
+    pub(crate) fn sweep_soon(&mut self, second: u32) {
+        self.sweep.due = self.sweep.due.min(second.saturating_add(SWEEP_SOON_S));
     }
 
     /// Examines the next entries of a sweep, if it is time for one: those that `is_dead` says are

@@ -173,6 +173,8 @@ impl FlashCommon {
 }
 
 impl Common for FlashCommon {
+    const FLUSH_WAITS: bool = true;
+
     type Upload = CacheUpload;
 
     fn options(&self) -> &EngineOptions {

@@ -90,6 +90,8 @@ pub(crate) struct Store {
     pub(crate) found_expired: u64,
     pub(crate) found_flushed: u64,
     has_leased: bool,
+    /// The number of flushes when items that are dead were looked for last.
+    pub(crate) swept_epoch: u32,
 }
 
 /// The parts of a store when it is opened.
@@ -152,6 +154,7 @@ impl Store {
             found_expired: 0,
             found_flushed: 0,
             has_leased: false,
+            swept_epoch: 0,
         }
     }
 
@@ -174,7 +177,8 @@ impl Store {
             Err(AppendRefused::NoSpace) => {
                 self.collection.wanted_spares = self.collection.wanted_spares.max(spares + 2);
                 // While garbage is collected, there will be space.
-                if self.gains_space() { AppendRefused::Wait } else { AppendRefused::NoSpace }
+                let gains = !self.log.is_stalled() && self.gains_space();
+                if gains { AppendRefused::Wait } else { AppendRefused::NoSpace }
             }
             Err(refused) => refused,
             Ok(()) => return Ok(()),
@@ -189,7 +193,7 @@ impl Store {
     }
 
     /// Makes sure that a store can append its item, whose records have this number of bytes.
-    fn prepare_store(&mut self, bytes: usize) -> Result<(), Refused> {
+    fn prepare_store(&mut self, bytes: usize, now: &Now) -> Result<(), Refused> {
         let geometry = *self.log.geometry();
         let segment_bytes = geometry.segment_bytes();
         let segments = u64::from(self.log.segments_max().saturating_sub(SEGMENTS_BESIDE));
@@ -197,6 +201,7 @@ impl Store {
         let full_bytes = segments * (self.filled_bytes() - segment_bytes / 16);
         let needed_bytes = self.index.live_bytes() + self.index.grave_bytes();
         if needed_bytes + bytes as u64 > full_bytes {
+            self.index.sweep_soon(now.second);
             return Err(Refused::NoRoom);
         }
         let payload_bytes = bytes.min(geometry.payload_bytes_max());
@@ -217,11 +222,17 @@ impl Store {
         appended
     }
 
-    /// Gives the number of a change that was not made to a record, unless the next change has it.
-    /// There is room for the record, because nothing was appended since.
+    /// Gives the number of a change that was not made to a record, unless another change has it. If
+    /// there is no room for the record, tries again with the next call.
     pub(crate) fn use_number(&mut self) {
-        if self.unused_number.take() == Some(self.changes.next()) {
+        let Some(number) = self.unused_number.take() else { return };
+        if number != self.changes.next() {
+            return;
+        }
+        if self.log.prepare(SHORT_BYTES_MAX, 0).is_ok() {
             self.append(TOKENS, 0, &[&record::tokens_note(0)]);
+        } else {
+            self.unused_number = Some(number);
         }
     }
 
@@ -509,7 +520,7 @@ impl Store {
         let is_large = bytes > self.log.geometry().payload_bytes_max();
         let parts = if is_large { value_bytes.div_ceil(part_bytes) } else { 0 };
         self.reserve_entry(key.bytes(), parts, now)?;
-        self.prepare_store(bytes)?;
+        self.prepare_store(bytes, now)?;
         let has_token = self.options().cas || put.remnant;
         let cas = has_token.then(|| put.cas.unwrap_or_else(|| self.tokens.take()));
         self.recent.note(key.secret_hash(), self.changes.next()); // S2

@@ -551,7 +551,9 @@ impl DurableLog {
         self.is_stalled() || self.segments.is_refused()
     }
 
-    pub(crate) const fn is_stalled(&self) -> bool {
+    /// Whether a write waits for space.
+    #[must_use]
+    pub const fn is_stalled(&self) -> bool {
         self.segments.is_stalled() || self.commits.is_stalled()
     }
 

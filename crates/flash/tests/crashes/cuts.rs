@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use kachel_engine::{DeleteTerms, Verb};
 use kachel_log::SyncMode;
 
-use crate::failures::set;
+use crate::failures::{delete, set};
 use crate::files::{SEGMENTS, Store, count};
 use crate::process::{Process, Request};
 use crate::traffic::{Traffic, delays};
@@ -135,8 +134,7 @@ fn a_deleted_item_stays_away_while_an_older_segment_has_it() {
     for key in 0..14 {
         ask(&mut process, set(key, vec![1; 3_900]));
     }
-    let verb = Verb::Delete(DeleteTerms::default());
-    ask(&mut process, Request { key: 0, verb, value: Vec::new() });
+    ask(&mut process, delete(0));
     for number in 0..300 {
         ask(&mut process, set(20, vec![number as u8; 3_000]));
     }

@@ -1,13 +1,13 @@
 //! The N-th operation of the disk fails, for every N, and disks that are full.
 
-use kachel_engine::{Operation, StoreTerms, Ttl, Verb, Verdict};
+use kachel_engine::{DeleteTerms, Operation, StoreTerms, Ttl, Verb, Verdict};
 use kachel_io::FileError;
 use kachel_io::memory::disk::{Fault, FaultPlan, PlannedFault};
 use kachel_log::{SEGMENT_BYTES_MIN, SyncMode};
 
 use crate::files::{SEGMENTS, Store, count};
 use crate::process::{Process, Request};
-use crate::traffic::{Traffic, delays};
+use crate::traffic::{Traffic, delays, lease};
 
 const FAULTS: [Fault; 4] = [
     Fault::Error(FileError::IO),
@@ -78,6 +78,10 @@ pub(crate) fn set(key: usize, value: Vec<u8>) -> Request {
     Request { key, verb: Verb::Store(StoreTerms { client_flags: key as u32, ..terms }), value }
 }
 
+pub(crate) fn delete(key: usize) -> Request {
+    Request { key, verb: Verb::Delete(DeleteTerms::default()), value: Vec::new() }
+}
+
 /// Fills a store with items until one is refused. Returns how many there are.
 fn fill(process: &mut Process, round: usize) -> usize {
     for key in 0..10_000 {
@@ -111,8 +115,7 @@ fn fill_and_empty(store: &Store) {
         }
         for key in 0..keys {
             let now = process.now();
-            let verb = Verb::Delete(kachel_engine::DeleteTerms::default());
-            let seen = process.ask(&Request { key, verb, value: Vec::new() }, &now);
+            let seen = process.ask(&delete(key), &now);
             assert_eq!(seen.verdict, Verdict::Deleted, "key {key} of {keys}, round {round}");
         }
         if round % 3 == 2 {
@@ -135,4 +138,31 @@ fn a_full_disk_is_emptied_by_deletes_and_filled_again() {
     let segment_blocks = SEGMENT_BYTES_MIN as usize / kachel_io::memory::disk::BLOCK_BYTES;
     store.disk.set_blocks_max(segment_blocks * SEGMENTS as usize + segment_blocks / 2);
     fill_and_empty(&store);
+}
+
+/// A delete that finds no room leaves nothing. A remnant would answer the first lease in the same
+/// way, but it would end earlier than the lease does.
+#[test]
+fn a_lease_after_a_delete_without_room_lives_as_long_as_a_lease() {
+    let store = Store::create(3, SyncMode::Always, 1, SEGMENTS);
+    let store = Store { memory_bytes: 8 << 20, ..store };
+    let mut traffic = Traffic::new(&store, 5_000, 3);
+    traffic.may_fail = true; // The log will be full.
+    traffic.ask(lease(0)); // From now on deletes leave remnants.
+    traffic.ask(set(0, Vec::new()));
+    let mut key = 1;
+    for bytes in [3_000, 300, 0] {
+        let refused = traffic.refused;
+        while traffic.refused == refused {
+            traffic.ask(set(key, vec![1; bytes]));
+            key += 1;
+        }
+    }
+    traffic.ask(delete(0));
+    assert!(traffic.ledger.oracles[0].model.items[0].is_none(), "the delete found no room");
+    traffic.ask(delete(1)); // Makes room.
+    for seconds in [3, 2, 1] {
+        traffic.process.store.clock.advance_s(seconds);
+        traffic.ask(lease(0));
+    }
 }

@@ -31,8 +31,6 @@ pub(crate) struct Item {
     pub(crate) protocol_mark: bool,
     /// The number of flushes before it was stored.
     pub(crate) epoch: u32,
-    /// Whether the engine may have no such item: a delete that finds no room leaves no remnant.
-    pub(crate) is_unsure: bool,
 }
 
 /// The flushes of a store.
@@ -70,6 +68,9 @@ pub(crate) struct Model {
     pub(crate) epoch: u32,
     /// Whether a client has asked for a lease in this process.
     pub(crate) has_leased: bool,
+    /// Whether the engine has room for what a delete leaves for leases. Without it a delete leaves
+    /// nothing.
+    pub(crate) has_room: bool,
     /// Whether the last operation has changed something.
     pub(crate) has_changed: bool,
 }
@@ -184,6 +185,9 @@ impl Primitives for Model {
         block: &mut Block<'_, ()>,
         _now: &Now,
     ) -> Result<usize, Refused> {
+        if put.remnant && put.removes_when_refused && !self.has_room {
+            return Err(Refused::NoRoom);
+        }
         let block: &[u8] = if let Block::Bytes(bytes) = block { bytes } else { &[] };
         let old = || found.and_then(|at| self.items[at].as_ref()).expect("it was found");
         let value = match put.value {
@@ -207,7 +211,6 @@ impl Primitives for Model {
             remnant: put.remnant,
             protocol_mark: put.protocol_mark,
             epoch: self.epoch,
-            is_unsure: put.remnant && put.removes_when_refused,
         });
         Ok(number)
     }

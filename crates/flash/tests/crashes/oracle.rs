@@ -99,17 +99,8 @@ impl Oracle {
         let Model { items, has_leased, .. } = &self.model;
         let (before, had_leased) = (items[key].clone(), *has_leased);
         self.model.epoch = flushes.epoch;
-        let mut expected = self.apply(operation, block, now);
-        let mut has_agreed = self.agrees(&expected, seen);
-        let is_unsure = before.as_ref().is_some_and(|item| item.is_unsure);
-        let last = self.last_of(|_| true);
-        let may_be_change = matches!(durability, Durability::At(sequence) if sequence.0 > last);
-        has_agreed &= !is_unsure || !self.model.has_changed || may_be_change;
-        if !has_agreed && is_unsure {
-            (self.model.items[key], self.model.has_leased) = (None, had_leased);
-            expected = self.apply(operation, block, now);
-            has_agreed = self.agrees(&expected, seen);
-        }
+        let expected = self.apply(operation, block, now);
+        let has_agreed = self.agrees(&expected, seen);
         if !has_agreed && is_refusal(&operation.verb, seen.verdict) {
             (self.model.items[key], self.model.has_leased) = (before, had_leased);
             return Ok(true);
@@ -117,9 +108,7 @@ impl Oracle {
         if !has_agreed {
             return Err(format!("O1: {seen:?} for {operation:?} instead of {expected:?}"));
         }
-        if let (Verdict::Leased { .. }, Some(item)) = (seen.verdict, &mut self.model.items[key]) {
-            item.is_unsure = false;
-        }
+        let last = self.last_of(|_| true);
         match (self.model.has_changed, durability) {
             (true, Durability::At(sequence)) if sequence.0 > last => {
                 let item = self.model.items[key].clone();
@@ -277,25 +266,23 @@ impl Oracle {
     ) -> bool {
         let Verdict::Leased { token, client_flags } = seen.verdict else {
             // Only an item that is not stale is a hit, and `fits` has compared it.
-            return !self.item_after(count, key).is_some_and(|item| {
-                item.remnant && item.is_live(unix_s, self.model.epoch) && !item.is_unsure
-            });
+            return !self
+                .item_after(count, key)
+                .is_some_and(|item| item.remnant && item.is_live(unix_s, self.model.epoch));
         };
         let tokens = &self.model.tokens;
-        let is_new = || {
-            let value = seen.value.as_ref().is_none_or(|value| value.is_empty());
-            value && client_flags == 0 && token.is_some_and(|token| tokens.is_new(token))
-        };
         match self.item_after(count, key).filter(|item| item.is_live(unix_s, self.model.epoch)) {
-            None => is_new(),
+            None => {
+                let value = seen.value.as_ref().is_none_or(|value| value.is_empty());
+                value && client_flags == 0 && token.is_some_and(|token| tokens.is_new(token))
+            }
             Some(item) => {
-                let is_kept = client_flags == item.client_flags
+                client_flags == item.client_flags
                     && seen.value.as_ref() == Some(&*item.value)
                     && match token {
                         Some(token) => !item.win_sent && tokens.may_be(item.token, token),
                         None => item.win_sent,
-                    };
-                is_kept || item.is_unsure && is_new()
+                    }
             }
         }
     }

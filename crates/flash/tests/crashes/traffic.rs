@@ -48,6 +48,12 @@ pub(crate) struct Started {
     pub(crate) counts: Vec<usize>,
 }
 
+/// A client asks for an item, or for a lease on its key.
+pub(crate) fn lease(key: usize) -> Request {
+    let terms = GetTerms { leases: true, wanted: ALL, ..GetTerms::VALUE };
+    Request { key, verb: Verb::Get(terms), value: Vec::new() }
+}
+
 /// Faults that lose nothing: operations complete in another order, or in part.
 pub(crate) fn delays() -> FaultPlan {
     let chances = vec![ChanceFault { kind: None, permille: 50, fault: Fault::Short }];
@@ -63,6 +69,7 @@ impl Ledger {
             seconds: KeptSeconds::of(&process.now()),
             epoch: 0,
             has_leased: false,
+            has_room: true,
             has_changed: false,
         };
         let oracles = process.stations.iter().map(|_| Oracle::new(model.clone())).collect();
@@ -106,9 +113,7 @@ impl Ledger {
             let mut fits = fits.map_err(|fault| format!("engine {engine}: {fault}"))?;
             let now = second.now();
             for key in oracle.hidden(&fits) {
-                let terms = GetTerms { leases: true, wanted: ALL, ..GetTerms::VALUE };
-                let request = Request { key, verb: Verb::Get(terms), value: Vec::new() };
-                let seen = second.ask(&request, &now);
+                let seen = second.ask(&lease(key), &now);
                 let unix_s = now.unix(now.second);
                 fits.retain(|&count| oracle.is_lease_right(count, key, &seen, unix_s));
                 if fits.is_empty() {
@@ -320,6 +325,21 @@ impl Traffic {
         self.execute_ready();
     }
 
+    /// A client does this, and nothing else happens until it is executed.
+    pub(crate) fn ask(&mut self, request: Request) {
+        let owner = self.process.owner(request.key);
+        self.execute(Waiting { request, owner, ticket: 0, is_ready: true });
+        for _ in 0..TURNS_MAX {
+            if self.waiting.is_empty() {
+                return;
+            }
+            self.process.maintain();
+            self.pump(|_, _| {});
+            self.execute_ready();
+        }
+        panic!("this is never executed: {:?}", self.waiting);
+    }
+
     /// Flushes everything in a number of seconds, or gives a pending flush up.
     fn flush(&mut self, seconds: Option<u32>) {
         let now = self.process.now();
@@ -378,6 +398,8 @@ impl Traffic {
         let Waiting { request, owner, ticket, .. } = waiting;
         let now = self.process.now();
         let ticket = (ticket != 0).then_some(ticket);
+        let entries = |process: &Process| process.stations[owner].engine.stats().index_items;
+        let entries_before = entries(&self.process);
         match self.process.execute(&request, ticket, &now) {
             Err(ticket) => {
                 let is_ready = ticket == 0 && self.process.stations[owner].engine.await_room();
@@ -396,6 +418,8 @@ impl Traffic {
                 let flushes = self.ledger.flushes.by(now.unix(now.second));
                 self.ledger.flushes = flushes;
                 let oracle = &mut self.ledger.oracles[owner];
+                // A reply to a delete does not say whether a remnant is left. The index does.
+                oracle.model.has_room = entries(&self.process) == entries_before;
                 let bytes_before =
                     oracle.model.items[request.key].as_ref().map_or(0, |item| item.value.len());
                 let refused = oracle.answered(

@@ -36,7 +36,8 @@ impl KeyReply {
 
 /// Formats the reply to one key of a retrieval: `VALUE ...` on a hit, nothing on a miss, and `END`
 /// after the last key. If the disk has failed, or there is no memory for an item of a disk, an
-/// error stands in the place of `END`. Returns a value that must follow (I2), itself followed by [`KeyReply::value_end`].
+/// error stands in the place of `END`. Returns a value that must follow (I2), itself followed by
+/// [`KeyReply::value_end`].
 #[inline]
 pub fn answer_key<P>(
     sink: &mut impl Sink,

@@ -58,9 +58,9 @@ pub const fn budget_bytes_min(engines: u16) -> u64 {
     (Table::BUDGET_BYTES_MIN + Segments::budget_bytes_min()) * engines as u64
 }
 
-/// Address space that the indexes of all `engines` over `pool` reserve, in bytes.
-pub(crate) fn index_bytes(pool: &Pool, engines: u16) -> u64 {
-    u64::from(engines) * Table::reserved_bytes(slots_max(pool.bytes_max(), engines))
+/// Address space that the indexes of all `engines` reserve, in bytes, for `bytes_max` of items.
+pub(crate) fn index_bytes(bytes_max: u64, engines: u16) -> u64 {
+    u64::from(engines) * Table::reserved_bytes(slots_max(bytes_max, engines))
 }
 
 /// The most slots of one engine's index, for `bytes_max` of items in all engines.

@@ -41,10 +41,14 @@ impl OpenEngines for CacheOpener {
             huge: self.huge,
             classes: self.classes,
         };
+        // The items are reserved first only to be named alone if they are what is too much.
+        let items = budget_bytes_max.max(budget.limit_bytes());
+        let others = index_bytes(items, engines) + opening.process_bytes;
+        let sized = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        Region::reserve(sized(items), false, "items")?;
+        let all = sized(items.saturating_add(others));
+        Region::reserve(all, false, "items, indexes, threads and buffers")?;
         let pool = Pool::new(Arc::clone(budget), pool_options)?;
-        let bytes = index_bytes(&pool, engines) + opening.process_bytes;
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Region::reserve(bytes, false, "indexes, threads and buffers")?;
         let cache = |engine| {
             let of = EngineOf { engine, engines };
             Cache::new(Arc::clone(&pool), Arc::clone(budget), hasher, options, of)

@@ -118,7 +118,7 @@ fn a_client_that_is_closed_for_being_slow_is_counted_and_named() {
     for unix in [false, true] {
         let options = ["serve", "-v", "-t", "1", "--line-timeout=1", "--reader-timeout=0"];
         let launch = Launch::memcached(program(), &options);
-        let server = Launch { called_as: "kachel", unix, ..launch }.start();
+        let mut server = Launch { called_as: "kachel", unix, ..launch }.start();
         let mut late = server.connect();
         late.send("get a_lin");
         assert!(late.read_to_end().is_empty(), "it is closed");
@@ -128,6 +128,9 @@ fn a_client_that_is_closed_for_being_slow_is_counted_and_named() {
         for line in ["line_closes 1", "block_closes 0", "line_timeout 1", "reader_timeout 0"] {
             assert!(told.contains(&format!("STAT kachel_{line}\r\n")), "{line}: {told}");
         }
+        // A thread writes the log. It has written all of it when the process has ended.
+        server.signal(Signal::TERM);
+        assert!(server.process.wait().expect("an end").success());
         let said = server.last_words();
         let name = if unix { "closed local client, fd " } else { "closed 127.0.0.1:" };
         let line = said.lines().find(|line| line.contains(name)).expect("it is named");

@@ -123,8 +123,8 @@ impl Subject {
         let theirs = &theirs[..if engine == "store" { 7 } else { 6 }];
         match engine {
             "rocksdb" => return Self::over_rocksdb(&ours, under),
-            // All histories of a server write more than that.
-            "flash" => return Self::on_disk(&[&ours[..], &["--space", "64m"]].concat(), under),
+            // Garbage is collected long before that is used.
+            "flash" => return Self::on_disk(&[&ours[..], &["--space", "256m"]].concat(), under),
             _ => {}
         }
         let other = std::env::var_os("KACHEL_HISTORY_SERVER").map(PathBuf::from);

@@ -9,7 +9,9 @@
 //! - Q2  At most [`CLIENT_LINES_PER_SECOND_MAX`] lines about clients are taken in a second.
 //! - Q3  A line that is lost is counted. At most once a second, a line says how many were lost.
 //! - Q4  A thread that offers a line never waits for standard error. The lock is held for a few
-//!   instructions at a time, and is only tried [`TRIES_MAX`] times.
+//!   instructions at a time. The kernel may stop its holder, and a panic may be in it, so a thread
+//!   waits for the lock for at most [`LOCK_TIME_MAX`], and with a line about a client for
+//!   [`CLIENT_LOCK_TIME_MAX`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,9 +25,15 @@ pub(super) const CLIENT_LINES_MAX: usize = LINES_MAX / 2;
 /// The most lines about clients in a second (Q2). systemd's journal takes 10,000 lines in 30
 /// seconds of a service before it drops some.
 pub(super) const CLIENT_LINES_PER_SECOND_MAX: u32 = 200;
-/// How often a thread tries the lock before it gives its line up (Q4). A guess: the lock is held
-/// for less than a microsecond, unless the kernel stops its holder.
+/// How often a thread tries the lock before it lets others run. A guess: the lock is held for less
+/// than a microsecond, unless the kernel stops its holder.
 const TRIES_MAX: u32 = 1000;
+
+/// How long a line about the process waits for the lock (Q4). A guess: on a busy machine the kernel
+/// stops a thread for some milliseconds.
+const LOCK_TIME_MAX: Duration = Duration::from_millis(100);
+/// The same for a line about a client, whose thread serves others. A guess.
+const CLIENT_LOCK_TIME_MAX: Duration = Duration::from_millis(2);
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -91,7 +99,7 @@ impl LineQueue {
 
     /// Whether a line about a client may be offered at this time (Q2). If not, it counts as lost.
     pub(super) fn admits_client(&self, now: Instant) -> bool {
-        let Some(mut state) = self.try_state() else {
+        let Some(mut state) = self.state_until(now + CLIENT_LOCK_TIME_MAX) else {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return false;
         };
@@ -109,7 +117,11 @@ impl LineQueue {
     /// Adds a line, or counts it as lost (Q1, Q3, Q4).
     pub(super) fn offer(&self, subject: Subject, line: String, now: Instant) {
         debug_assert!(line.ends_with('\n'), "a line has its end");
-        let Some(mut state) = self.try_state() else {
+        let time = match subject {
+            Subject::Process => LOCK_TIME_MAX,
+            Subject::Client => CLIENT_LOCK_TIME_MAX,
+        };
+        let Some(mut state) = self.state_until(now + time) else {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         };
@@ -174,13 +186,7 @@ impl LineQueue {
     /// panic, whose thread may hold the lock.
     pub(super) fn finish(&self, time: Duration) {
         let until = Instant::now() + time;
-        let mut state = loop {
-            match self.try_state() {
-                Some(state) => break state,
-                None if Instant::now() >= until => return,
-                None => std::thread::yield_now(),
-            }
-        };
+        let Some(mut state) = self.state_until(until) else { return };
         state.is_ending = true;
         self.changed.notify_all();
         while !state.lines.is_empty() || state.is_writing || state.lost_since.is_some() {
@@ -196,6 +202,17 @@ impl LineQueue {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, unless another thread holds it until then (Q4).
+    fn state_until(&self, until: Instant) -> Option<MutexGuard<'_, State>> {
+        loop {
+            match self.try_state() {
+                Some(state) => return Some(state),
+                None if Instant::now() >= until => return None,
+                None => std::thread::yield_now(),
+            }
+        }
     }
 
     /// The state, unless another thread holds it all the time (Q4).

@@ -168,10 +168,14 @@ impl Store {
         if self.is_read_only() {
             return Err(AppendRefused::Failed);
         }
-        let prepared = if !self.tokens.are_left() || self.writing.is_some() {
-            Err(AppendRefused::Wait) // `writing`, W1
+        let waits = !self.tokens.are_left() || self.writing.is_some(); // `writing`, W1
+        let prepared = if waits && !self.log.is_stalled() {
+            Err(AppendRefused::Wait)
         } else {
-            self.log.prepare(payload_bytes, spares).map(|_| ())
+            // The log keeps `SPARES_OF_STORES` itself. Only a large value needs more (W2).
+            let reserved =
+                if spares > SPARES_OF_STORES { self.log.reserve(spares) } else { Ok(()) };
+            reserved.and_then(|()| self.log.prepare(payload_bytes, spares).map(|_| ()))
         };
         let refused = match prepared {
             Err(AppendRefused::NoSpace) => {

@@ -6,6 +6,8 @@
 //! Invariants, cited by number where they are asserted:
 //! - W1  One value is written at a time, and no change of another item is appended before its item
 //!   is. So changes stay in their order.
+//! - W2  The segments that a value takes have space before it is begun. So it never waits for the
+//!   file system in its middle, which would let no other item be changed.
 
 use arrayvec::ArrayVec;
 use kachel_cache::CachePinned;

@@ -205,6 +205,21 @@ impl DurableLog {
         Ok(self.commits.next_commit())
     }
 
+    /// Makes sure that the file has space for this number of free segments, so that records which
+    /// must follow one another never wait for the file system in their middle.
+    ///
+    /// Errors: it has no space for them. While `Wait`, the file grows by a segment.
+    pub fn reserve(&mut self, segments: u32) -> Result<(), AppendRefused> {
+        if self.failure.is_some() {
+            return Err(AppendRefused::Failed);
+        }
+        if self.segments.reserve(segments) {
+            return Ok(());
+        }
+        let waits = !self.is_stalled() && self.segments.is_preparing();
+        Err(if waits { AppendRefused::Wait } else { AppendRefused::NoSpace })
+    }
+
     /// Appends a record. Its payload consists of `parts`. `spares` is as in [`Self::prepare`].
     ///
     /// Cost: a copy and a checksum of the payload.

@@ -236,6 +236,17 @@ impl Segments {
         })
     }
 
+    /// Whether the file has space for this number of free segments, beside the one that recovery
+    /// needs. If not, and the file may grow, adds one: [`Self::is_preparing`].
+    pub(crate) fn reserve(&mut self, segments: u32) -> bool {
+        let has_next = matches!(self.next, Next::Ready(_));
+        let is_there = self.free.len() as u32 + u32::from(has_next) > segments;
+        if !is_there && !self.is_adding {
+            self.begin_adding();
+        }
+        is_there
+    }
+
     /// Prepares the next segment, and adds the one that recovery needs (S4), as far as there is
     /// room.
     pub(crate) fn prepare_next(&mut self) {
@@ -251,10 +262,13 @@ impl Segments {
 
     /// Adds a free segment if there are too few.
     fn add_free(&mut self) {
-        if !self.is_adding
-            && self.needs_free()
-            && let Some(segment) = self.add()
-        {
+        if !self.is_adding && self.needs_free() {
+            self.begin_adding();
+        }
+    }
+
+    fn begin_adding(&mut self) {
+        if let Some(segment) = self.add() {
             self.is_adding = true;
             self.begin_use(segment, State::Free, Purpose::Add);
         }

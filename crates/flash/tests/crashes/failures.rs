@@ -140,6 +140,46 @@ fn a_full_disk_is_emptied_by_deletes_and_filled_again() {
     fill_and_empty(&store);
 }
 
+/// The fault: a file system that was full in the middle of a large value let no change of the engine
+/// be made until it had space.
+#[test]
+fn a_large_value_never_meets_a_full_disk_in_its_middle() {
+    let segment_blocks = SEGMENT_BYTES_MIN as usize / kachel_io::memory::disk::BLOCK_BYTES;
+    let (mut stored, mut refused) = (0, 0);
+    for segments in 8..=24 {
+        for large_bytes in [300_000, 700_000, 1_000_000] {
+            let store = Store::create(4, SyncMode::Always, 1, 1_000);
+            store.disk.set_blocks_max(segment_blocks * segments + segment_blocks / 2);
+            let store = Store { memory_bytes: 8 << 20, ..store };
+            let mut process = Process::start(&store).expect("a new store");
+            for key in 0..3 {
+                let now = process.now();
+                let before =
+                    match process.ask(&set(key, vec![key as u8; large_bytes]), &now).verdict {
+                        Verdict::Stored { .. } => 1,
+                        Verdict::NoMemory { .. } => 0,
+                        other => panic!("{other:?}"),
+                    };
+                (stored, refused) = (stored + before, refused + 1 - before);
+                let small = process.ask(&set(10 + key, vec![7; 100]), &now).verdict;
+                let is_answered =
+                    matches!(small, Verdict::Stored { .. } | Verdict::NoMemory { .. });
+                assert!(is_answered, "{segments} segments: {small:?}");
+            }
+            let now = process.now();
+            for key in 0..3 {
+                let deleted = process.ask(&delete(key), &now).verdict;
+                assert!(matches!(deleted, Verdict::Deleted | Verdict::Miss), "{deleted:?}");
+            }
+            assert!(matches!(
+                process.ask(&set(0, vec![1; 100]), &now).verdict,
+                Verdict::Stored { .. }
+            ));
+        }
+    }
+    assert!(stored > 10 && refused > 10, "{stored} stored, {refused} refused");
+}
+
 /// A delete that finds no room leaves nothing. A remnant would answer the first lease in the same
 /// way, but it would end earlier than the lease does.
 #[test]

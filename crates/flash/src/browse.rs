@@ -9,9 +9,12 @@
 //! - B1  A step shows the items behind a key as they are at one moment.
 //! - B2  What a step has asked for stays in memory until the next step of the same walk, or until
 //!   the walk is forgotten.
-//! - B3  Nothing is shown that is not durable, if changes wait for that.
+//! - B3  If replies wait for durability, a walk shows only durable items.
+//! - B4  Walks hold at most [`HELD_MAX`] records, and one each beyond. At most [`WALKS_MAX`] walks
+//!   are remembered. A further one displaces the one that was stepped least recently, which fails
+//!   if it is stepped once more.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kachel_engine::{
     Cursor, INLINE_VALUE_BYTES_MAX, ItemView, KeyHasher, Needed, Now, Primitives as _,
@@ -29,10 +32,13 @@ const EXAMINED_BYTES: u64 = 256;
 /// The items that are looked up together.
 const PAGE: usize = 32;
 /// The most records that a step asks for.
-const READ_AHEAD: usize = 16;
-/// The most walks whose place is remembered. The one that was not continued for the longest time is
-/// forgotten first.
-const WALKS_MAX: usize = 16;
+pub(crate) const READ_AHEAD: usize = 16;
+/// The most records that walks hold together, beside one for each of them.
+const HELD_MAX: usize = 16 * READ_AHEAD;
+/// The most walks whose place is remembered. Nobody tells when a walk is left, but a client has one
+/// listing at a time, so with fewer clients none is displaced that goes on. A place takes the
+/// memory of a key and about 100 bytes.
+const WALKS_MAX: usize = 1 << 14;
 
 /// How a step has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,13 +130,13 @@ impl<'s> ItemView<'s> for ShownItem<'s> {
 impl Store {
     /// Shows the live items behind `key`, until `show` returns `false`, or until `items_max` items
     /// were examined. Makes `key` the last key that was examined, and adds the number of items to
-    /// `examined`. If items must be read, adds the tickets of the reads to `held`: `ticket`, with
-    /// which the next item is read, and others of walks.
+    /// `examined`. If items must be read, asks for at most `reads_max` records, and adds the tickets
+    /// of the reads to `held`: `ticket`, with which the next item is read, and others of walks.
     pub(crate) fn browse(
         &mut self,
         key: &mut Vec<u8>,
         (hasher, now, items_max): (&KeyHasher, &Now, usize),
-        (ticket, held): (u64, &mut Vec<u64>),
+        (ticket, reads_max, held): (u64, usize, &mut Vec<u64>),
         examined: &mut usize,
         mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> Browsed {
@@ -150,7 +156,7 @@ impl Store {
                     }
                     Shown::NotDurable(sequence) => return Browsed::NotDurable(sequence),
                     Shown::NotRead => {
-                        self.read_ahead(key, now, ticket, held);
+                        self.read_ahead(key, now, (ticket, reads_max), held);
                         return Browsed::Read;
                     }
                 }
@@ -235,14 +241,20 @@ impl Store {
     }
 
     /// Asks for the records of the next items that are not in memory.
-    fn read_ahead(&mut self, key: &[u8], now: &Now, ticket: u64, held: &mut Vec<u64>) {
+    fn read_ahead(
+        &mut self,
+        key: &[u8],
+        now: &Now,
+        (ticket, reads_max): (u64, usize),
+        held: &mut Vec<u64>,
+    ) {
         let ahead = self.index.behind(key).take(2 * READ_AHEAD);
         let wanted: Vec<_> = ahead
             .filter(|(key, entry)| {
                 !self.is_dead(entry, now)
                     && self.fetches.find(key, entry.position, Some(entry.sequence)).is_none()
             })
-            .take(READ_AHEAD)
+            .take(reads_max)
             .map(|(key, entry)| (key.to_vec(), entry.position))
             .collect();
         let mut next = Some(ticket);
@@ -267,16 +279,19 @@ const IDLE_S: u32 = 10;
 struct Place {
     /// The second of its last step.
     touched: u32,
-    /// The number in its cursor.
-    number: u64,
     key: Vec<u8>,
     held: Vec<u64>,
 }
 
-/// The walks of an engine that are under way, those that were continued last behind.
+/// The walks of an engine that are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Walks {
-    places: VecDeque<Place>,
+    /// By the number in their cursors. Each step gives a walk the next number.
+    places: BTreeMap<u64, Place>,
+    /// The numbers of those that hold tickets.
+    holders: BTreeSet<u64>,
+    /// The tickets that they hold.
+    held: usize,
     last_number: u64,
 }
 
@@ -287,25 +302,81 @@ impl Walks {
         if cursor == Cursor::default() {
             return Some((Vec::new(), Vec::new()));
         }
-        let place = self.places.iter().position(|place| place.number == cursor.to_u64())?;
-        let Place { key, held, .. } = self.places.remove(place)?;
+        let Place { key, held, .. } = self.places.remove(&cursor.to_u64())?;
+        self.holders.remove(&cursor.to_u64());
+        self.held -= held.len();
         Some((key, held))
     }
 
     /// Remembers the place of a walk. Returns its cursor, and the tickets of a walk that was
-    /// forgotten.
+    /// forgotten (B4).
     pub(crate) fn put(&mut self, key: Vec<u8>, held: Vec<u64>, touched: u32) -> (Cursor, Vec<u64>) {
         self.last_number += 1;
         let number = self.last_number;
-        self.places.push_back(Place { touched, number, key, held });
-        let forgotten = (self.places.len() > WALKS_MAX).then(|| self.places.pop_front());
-        let held = forgotten.flatten().map_or_else(Vec::new, |place| place.held);
-        (Cursor::from_u64(number), held)
+        if !held.is_empty() {
+            self.holders.insert(number);
+            self.held += held.len();
+        }
+        self.places.insert(number, Place { touched, key, held });
+        let oldest = self.places.first_key_value().map_or(number, |(&oldest, _)| oldest);
+        let is_over = self.places.len() > WALKS_MAX;
+        let forgotten = if is_over { self.take(Cursor::from_u64(oldest)) } else { None };
+        (Cursor::from_u64(number), forgotten.map_or_else(Vec::new, |(_, held)| held))
+    }
+
+    /// The records that the next step may ask for (B4).
+    pub(crate) fn reads_max(&self) -> usize {
+        HELD_MAX.saturating_sub(self.held).clamp(1, READ_AHEAD)
     }
 
     /// Takes the tickets of walks that do not go on.
     pub(crate) fn take_idle(&mut self, second: u32) -> Vec<u64> {
-        let idle = |place: &&mut Place| place.touched.saturating_add(IDLE_S) < second;
-        self.places.iter_mut().filter(idle).flat_map(|place| place.held.drain(..)).collect()
+        let mut idle = Vec::new();
+        while let Some(&number) = self.holders.first() {
+            let place = self.places.get_mut(&number).expect("a holder has a place");
+            if place.touched.saturating_add(IDLE_S) >= second {
+                break;
+            }
+            self.holders.remove(&number);
+            self.held -= place.held.len();
+            idle.append(&mut place.held);
+        }
+        idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_is_forgotten_only_for_too_many_others() {
+        let mut walks = Walks::default();
+        let (first, _) = walks.put(b"first".to_vec(), vec![7], 1);
+        for number in 2..WALKS_MAX {
+            assert!(walks.put(Vec::new(), vec![], 1).1.is_empty(), "{number}");
+        }
+        assert_eq!(walks.take(first), Some((b"first".to_vec(), vec![7])));
+        let (left, _) = walks.put(b"first".to_vec(), vec![8], 1);
+        for _ in 1..WALKS_MAX {
+            walks.put(Vec::new(), vec![], 1);
+        }
+        assert_eq!(walks.put(Vec::new(), vec![], 1).1, [8], "B4");
+        assert_eq!((walks.take(left), walks.held, walks.places.len()), (None, 0, WALKS_MAX));
+    }
+
+    #[test]
+    fn records_of_walks_are_few_and_those_of_idle_ones_are_given_back() {
+        let mut walks = Walks::default();
+        let (idle, _) = walks.put(b"idle".to_vec(), vec![1], 1);
+        for _ in 0..HELD_MAX / READ_AHEAD {
+            walks.put(Vec::new(), vec![2; walks.reads_max()], 2);
+        }
+        assert_eq!((walks.held, walks.reads_max()), (HELD_MAX, 1), "B4");
+        assert!(walks.take_idle(1 + IDLE_S).is_empty());
+        assert_eq!(walks.take_idle(2 + IDLE_S), [1]);
+        assert_eq!(walks.take(idle), Some((b"idle".to_vec(), vec![])));
+        assert_eq!(walks.take_idle(3 + IDLE_S).len() + 1, HELD_MAX);
+        assert_eq!((walks.held, walks.reads_max()), (0, READ_AHEAD));
     }
 }

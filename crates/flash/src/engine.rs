@@ -23,7 +23,7 @@ use kachel_io::FileOperation;
 use kachel_log::{AppendRefused, Completed, DurableLog};
 use kachel_stdx::Place;
 
-use crate::browse::{Browsed, Walks};
+use crate::browse::{Browsed, READ_AHEAD, Walks};
 use crate::collection::Stepped;
 use crate::fetches::OWN_TICKETS;
 use crate::reader::FlashReader;
@@ -367,7 +367,8 @@ impl Engine for Flash {
         };
         let (mut next_held, mut items) = (Vec::new(), 0);
         let terms = (&self.hasher, now, items_max);
-        let reads = (OWN_TICKETS + self.store.next_ticket(), &mut next_held);
+        let ticket = OWN_TICKETS + self.store.next_ticket();
+        let reads = (ticket, self.walks.reads_max(), &mut next_held);
         let ended = self.store.browse(&mut key, terms, reads, &mut items, show);
         self.store.release(held);
         let next = match ended {
@@ -421,7 +422,8 @@ impl Extensions for Flash {
     ) -> ScanStep {
         let (mut key, mut held, mut items) = (cursor.key().to_vec(), Vec::new(), 0);
         let (terms, next) = ((&self.hasher, now, items_max), self.store.next_ticket());
-        let ended = self.store.browse(&mut key, terms, (next, &mut held), &mut items, show);
+        let ended =
+            self.store.browse(&mut key, terms, (next, READ_AHEAD, &mut held), &mut items, show);
         ticket.into_iter().for_each(|ticket| self.forget(ticket));
         *cursor = ScanCursor::after(&key);
         match ended {

@@ -231,6 +231,27 @@ fn a_listing_shows_every_item_once_and_no_dead_one() {
     assert!(!keys.contains("k7") && !keys.contains("k8"), "{dump}");
 }
 
+/// The fault: the 17th listing displaced another one, which ended with an error of a healthy disk.
+#[test]
+fn listings_of_many_clients_are_whole() {
+    const ITEMS: usize = 300;
+    let mut bench = Bench::new();
+    bench.start(2);
+    for number in 0..ITEMS {
+        bench.expect(&format!("set k{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
+    }
+    bench.restart(2, 1);
+    bench.disk_that_takes(1_000_000);
+    let clients: Vec<_> = (0..60).map(|_| bench.client()).collect();
+    clients.iter().for_each(|client| client.write(b"lru_crawler metadump all\r\n"));
+    bench.expect("get none\r\n", "END\r\n");
+    for (number, client) in clients.iter().enumerate() {
+        let said = String::from_utf8(client.read()).expect("text");
+        let keys = said.lines().filter(|line| line.starts_with("key=")).count();
+        assert!(keys == ITEMS && said.ends_with("END\r\n"), "client {number}: {keys} keys");
+    }
+}
+
 /// A delayed flush was carried out, and the clock goes back before it. What was stored since then
 /// has the number of the next flush, which must not be given out again.
 #[test]

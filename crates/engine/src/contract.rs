@@ -2,8 +2,8 @@
 //!
 //! Upstream:   `shard`. One core at a time uses an engine; other cores read it through its
 //!             [`ReadBeside`].
-//! Downstream: `cache` and the plain engine of `testkit` implement the contract over their
-//!             [`crate::Primitives`]; the delaying engine of `testkit` wraps another engine.
+//! Downstream: `cache`, `flash`, `rocks` and the plain engine of `testkit` implement the contract
+//!             over their [`crate::Primitives`]; that of `testkit` that delays wraps another.
 //!
 //! ```text
 //!              +--> Done(outcome, Now)      executed: the reply may be sent
@@ -87,7 +87,8 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// When what has this sequence is durable. A reply to what is durable now takes no fence.
+    /// The durability of a change with this sequence. `Now` if it is durable already: its reply
+    /// needs no fence.
     #[must_use]
     pub fn of(sequence: Sequence, durable: &DurableWord) -> Self {
         if durable.has_reached(sequence) { Self::Now } else { Self::At(sequence) }
@@ -97,8 +98,7 @@ impl Durability {
 /// Why the items of a prefix are not flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixRefused {
-    /// As many other prefixes are being flushed as there may be
-    /// ([`kachel_stdx::FLUSHED_PREFIXES_MAX`]).
+    /// So many other prefixes are being flushed: [`kachel_stdx::FLUSHED_PREFIXES_MAX`].
     TooMany,
     /// The engine cannot flush a prefix.
     Unsupported,
@@ -317,7 +317,7 @@ pub trait Common: Clone + Send + Sync + 'static {
         None
     }
 
-    /// What the engines tell about their files. It may be some seconds old. `None` if they have no
+    /// A report about the files of all engines. It may be some seconds old. `None` if they have no
     /// files. Cost: locks of this part, and no wait for a disk.
     fn file_report(&self) -> Option<FileReport> {
         None

@@ -1,9 +1,9 @@
-//! What the engines of a process tell about their files, for `stats engine`.
+//! The report of all engines about their files, for `stats engine`.
 //!
 //! Upstream:   engines with files, which measure at most once a second.
 //! Downstream: `observe` describes each number as a row.
 
-/// The files of all engines of a process, and what has become of them.
+/// Sizes, counters and the first failure of the files of all engines of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileReport {
     /// Bytes of the files.
@@ -12,9 +12,9 @@ pub struct FileReport {
     pub live_bytes: u64,
     /// The files.
     pub files: u64,
-    /// Bytes of memory with changes that are not in those files yet.
+    /// Bytes of memory for changes that are not in those files yet.
     pub write_buffer_bytes: u64,
-    /// Bytes of memory with what was read.
+    /// Bytes of memory with copies of what the files have.
     pub cache_bytes: u64,
     /// Bytes that upkeep of the files must still rewrite. An estimate.
     pub debt_bytes: u64,

@@ -208,7 +208,7 @@ pub struct HeapValue {
     stored: Arc<StoredValue>,
 }
 
-/// What all handles of a value share.
+/// The state that all handles of a value share.
 #[derive(Debug)]
 struct StoredValue {
     charge: Charge,

@@ -1,4 +1,4 @@
-//! What engines with files have in common: numbers that keep their meaning over a restart.
+//! Numbers of engines with files that keep their meaning over a restart: times and CAS tokens.
 //!
 //! Upstream:   the engines `flash` and `rocks`.
 //! Downstream: `time` and `verb`.

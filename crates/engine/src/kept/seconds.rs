@@ -12,14 +12,14 @@ pub struct KeptSeconds {
 }
 
 impl KeptSeconds {
-    /// The origin of a process.
+    /// The origin of the process that `now` belongs to.
     #[must_use]
     pub fn of(now: &Now) -> Self {
         Self { origin_unix_s: now.unix(0) }
     }
 
-    /// The Unix time of a second; 0 stays 0. What is too early or too late to be a number becomes
-    /// the first or the last one.
+    /// The Unix time of a second; 0 stays 0. A time before 1 becomes 1, and one after `u32::MAX`
+    /// becomes `u32::MAX`.
     #[must_use]
     pub fn to_unix(self, second: u32) -> u32 {
         if second == 0 {
@@ -29,7 +29,7 @@ impl KeptSeconds {
         u32::try_from(unix_s).unwrap_or(u32::MAX)
     }
 
-    /// The second of a Unix time; 0 stays 0. What was before the process is its second 1.
+    /// The second of a Unix time; 0 stays 0. A time before the start of the process becomes 1.
     #[must_use]
     pub fn of_unix(self, unix_s: u32) -> u32 {
         if unix_s == 0 {

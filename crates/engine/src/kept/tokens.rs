@@ -10,7 +10,7 @@
 //!               count                   reserved            reserved + 2^20
 //! ```
 //!
-//! A process that starts goes on behind the note, so a crash skips what was reserved and not used.
+//! A new process continues after the note, so a crash skips reserved tokens that were not used.
 //! As in `HeapMap`, the tokens of engine n are congruent to n, so all tokens of the process differ.
 //!
 //! Invariants:
@@ -18,7 +18,7 @@
 
 use crate::verb::NO_TOKEN_MAX;
 
-/// The tokens that one note reserves. The next note is wanted when a half of them is left. So an
+/// The tokens that one note reserves. The next note is written when half of them are left. So an
 /// engine that takes less than a half while a note is being written never waits for a note.
 pub const RESERVED_TOKENS: u64 = 1 << 20;
 
@@ -27,14 +27,14 @@ pub const RESERVED_TOKENS: u64 = 1 << 20;
 pub struct Tokens {
     count: u64,
     reserved: u64,
-    /// What the note says that is being written.
+    /// The number in the note that is being written.
     noted: Option<u64>,
     engine: u64,
     engines: u64,
 }
 
 impl Tokens {
-    /// Tokens behind those that the note of the process before has reserved. The first note
+    /// Tokens after those that the previous process has reserved. The first note
     /// ([`Self::first_note`]) must be durable before a token is taken.
     #[must_use]
     pub fn behind(reserved: u64, engine: u16, engines: u16) -> Self {
@@ -63,8 +63,8 @@ impl Tokens {
         (NO_TOKEN_MAX + self.count) * self.engines + self.engine
     }
 
-    /// Whether a note is to be written with the next batch ([`Self::to_note`]). If it is time, a
-    /// note of more tokens is being written from now on.
+    /// Whether the next batch must have a note ([`Self::to_note`]). If so, marks the note as being
+    /// written.
     pub fn wants_note(&mut self) -> bool {
         let wants = self.noted.is_none() && self.reserved - self.count <= RESERVED_TOKENS / 2;
         if wants {
@@ -73,7 +73,7 @@ impl Tokens {
         wants
     }
 
-    /// The number that a note has which is written now.
+    /// The number for a note that is written now.
     #[must_use]
     pub const fn to_note(&self) -> u64 {
         match self.noted {

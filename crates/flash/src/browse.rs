@@ -3,12 +3,12 @@
 //! Upstream:   `engine`, for listings and scans, a bounded step at a time.
 //! Downstream: `store` finds items in memory; others are read from the log, some at a time.
 //!
-//! What is read for a walk does not go to the cache, where it would replace what clients read.
+//! Records that a walk reads stay out of the cache, so they evict no item that clients read.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - B1  A step shows the items behind a key as they are at one moment.
-//! - B2  What a step has asked for stays in memory until the next step of the same walk, or until
-//!   the walk is forgotten.
+//! - B1  A step shows an item as it is at that moment: it reads the index again.
+//! - B2  The records that a step has requested stay in memory until the next step of the same walk,
+//!   or until the walk is forgotten or has been idle for [`IDLE_S`].
 //! - B3  If replies wait for durability, a walk shows only durable items.
 //! - B4  Walks hold at most [`HELD_MAX`] records, and one each beyond. At most [`WALKS_MAX`] walks
 //!   are remembered. A further one displaces the one that was stepped least recently, which fails
@@ -27,8 +27,6 @@ use crate::index::Entry;
 use crate::record::{ItemHead, Record};
 use crate::store::Store;
 
-/// An item that is examined counts as this many bytes of work. A guess.
-const EXAMINED_BYTES: u64 = 256;
 /// The items that are looked up together.
 const PAGE: usize = 32;
 /// The most records that a step asks for.
@@ -53,7 +51,7 @@ pub(crate) enum Browsed {
     NotDurable(kachel_stdx::Sequence),
 }
 
-/// What became of an item.
+/// The result of showing one item.
 #[derive(Clone, Copy, Debug)]
 enum Shown {
     /// It was shown, or is dead. `more`: whether more are wanted.
@@ -130,8 +128,8 @@ impl<'s> ItemView<'s> for ShownItem<'s> {
 impl Store {
     /// Shows the live items behind `key`, until `show` returns `false`, or until `items_max` items
     /// were examined. Makes `key` the last key that was examined, and adds the number of items to
-    /// `examined`. If items must be read, asks for at most `reads_max` records, and adds the tickets
-    /// of the reads to `held`: `ticket`, with which the next item is read, and others of walks.
+    /// `examined`. If items must be read, asks for at most `reads_max` records, and adds the
+    /// tickets of the reads to `held`: `ticket` for the next item, and others of walks.
     pub(crate) fn browse(
         &mut self,
         key: &mut Vec<u8>,
@@ -142,7 +140,7 @@ impl Store {
     ) -> Browsed {
         while *examined < items_max {
             let most = PAGE.min(items_max - *examined);
-            let page = self.index.behind(key).take(most);
+            let page = self.index.behind(key).take(most); // B1
             let page: Vec<_> = page.map(|(key, entry)| (key.to_vec(), entry.clone())).collect();
             let is_last = page.len() < most;
             for (found, entry) in page {
@@ -197,22 +195,7 @@ impl Store {
         self.has_expired(entry.expiry_unix_s, now) || is_before(entry.epoch, self.common.epoch(now))
     }
 
-    /// A step of the search for items that have died. Returns the number of items examined.
-    pub(crate) fn sweep(&mut self, now: &Now) -> usize {
-        let (seconds, epoch) = (self.common.seconds(), self.common.epoch(now));
-        if self.swept_epoch != epoch {
-            self.swept_epoch = epoch;
-            self.index.sweep_soon(now.second);
-        }
-        let examined = self.index.sweep(now.second, |_, entry| {
-            let expiry = seconds.of_unix(entry.expiry_unix_s);
-            expiry != 0 && expiry <= now.second || is_before(entry.epoch, epoch)
-        });
-        self.work_bytes += examined as u64 * EXAMINED_BYTES;
-        examined
-    }
-
-    /// Shows an item that was read. `None` if it was not.
+    /// Shows an item from its record. `None` if the record has not been read.
     fn show_from_log(
         &self,
         key: &[u8],

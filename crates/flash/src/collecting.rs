@@ -1,4 +1,4 @@
-//! The collection of garbage: what is alive in a segment is appended again, and the segment is
+//! The collection of garbage: the live records of a segment are appended again, and the segment is
 //! freed.
 //!
 //! Upstream:   `engine`, a bounded step at a time, as upkeep.
@@ -29,6 +29,8 @@ use crate::store::Store;
 const SCAN_NUMBER: u16 = 1;
 /// The most bytes of records that a step examines. A guess: a step takes some 50 us.
 const STEP_BYTES: u64 = 64 * 1024;
+/// An entry that is examined by a sweep counts as this many bytes of work. A guess.
+const EXAMINED_BYTES: u64 = 256;
 /// With fewer free segments the log is collected whatever its target is.
 const SPARES_LOW: u32 = 4;
 
@@ -42,7 +44,7 @@ impl Store {
         !is_idle || self.collection.victim(&self.log, &self.index).is_some()
     }
 
-    /// What `stats engine` shows of the engine.
+    /// The numbers of this engine for `stats engine`.
     pub(crate) fn file_report(&self) -> FileReport {
         let closed_bytes = self.log.closed().count() as u64 * self.log.geometry().segment_bytes();
         FileReport {
@@ -60,12 +62,27 @@ impl Store {
         }
     }
 
+    /// A step of the search for items that have died. Returns the number of items examined.
+    pub(crate) fn sweep(&mut self, now: &Now) -> usize {
+        let (seconds, epoch) = (self.common.seconds(), self.common.epoch(now));
+        if self.swept_epoch != epoch {
+            self.swept_epoch = epoch;
+            self.index.sweep_soon(now.second);
+        }
+        let examined = self.index.sweep(now.second, |entry| {
+            let expiry = seconds.of_unix(entry.expiry_unix_s);
+            expiry != 0 && expiry <= now.second || is_before(entry.epoch, epoch)
+        });
+        self.work_bytes += examined as u64 * EXAMINED_BYTES;
+        examined
+    }
+
     /// The bytes of closed segments above which there is garbage to collect.
     fn target_bytes(&self) -> u64 {
         let segment_bytes = self.log.geometry().segment_bytes();
         let needed_bytes = self.index.live_bytes() + self.index.grave_bytes();
         let wanted_bytes = needed_bytes * self.collection.target_percent / 100;
-        // Without this the collection would never end where copies are no smaller.
+        // No segment is filled completely. Without this, the collection could run forever.
         let target_bytes = wanted_bytes.saturating_mul(segment_bytes) / self.filled_bytes();
         // One segment is about to be filled, and one is half full.
         target_bytes + 2 * segment_bytes
@@ -101,7 +118,7 @@ impl Store {
         self.use_number();
         self.collection.retry_damaged(now.second);
         if let Stage::Idle = self.collection.stage {
-            // To count and to choose takes time for each segment.
+            // G3. Counting and choosing look at every segment, so this is done once a second.
             if self.collection.checked == now.second && !self.is_short() {
                 return Stepped::Idle;
             }
@@ -144,24 +161,23 @@ impl Store {
                     return Stepped::Damaged(refusal);
                 }
             };
-            let copied = match self.keep(&found, victim, now) {
-                Ok(copied) => copied,
+            match self.keep(&found, victim, now) {
+                Ok(()) => {}
                 Err(AppendRefused::NoSpace) => {
                     // Even the collection has no space. It begins anew when there is some.
                     self.collection.stuck = now.second;
                     return Stepped::Idle;
                 }
                 Err(_) => break,
-            };
+            }
             examined += found.position.record_bytes();
-            self.collection.copied_bytes += copied;
             scan.advance();
         }
         self.collection.stage = Stage::Scanning(victim, scan);
         if examined == 0 { Stepped::Idle } else { Stepped::Worked(examined) }
     }
 
-    /// Appends what is still needed of a record of a victim. Returns the bytes that were copied.
+    /// Appends a record of a victim again if it is live, or a grave if its key needs one.
     ///
     /// Errors: the log takes no record now. Nothing was changed.
     fn keep(
@@ -169,7 +185,7 @@ impl Store {
         found: &FoundRecord<'_>,
         victim: Victim,
         now: &Now,
-    ) -> Result<u64, AppendRefused> {
+    ) -> Result<(), AppendRefused> {
         let &FoundRecord { position, kind, epoch, sequence, payload } = found;
         match record::read(kind, payload) {
             Ok(Record::Item { key, head, value }) => {
@@ -186,59 +202,59 @@ impl Store {
                 let part = parts.and_then(|parts| parts.places.get(place as usize));
                 if part != Some(&position) {
                     if !self.writing.as_ref().is_some_and(|writing| writing.names(value_id)) {
-                        return Ok(0); // G1
+                        return Ok(()); // G1
                     }
                     // The item that will name it is not written yet.
                     let copied = self.copy(PART, epoch, &[payload])?.position;
                     self.writing.iter_mut().for_each(|writing| writing.moved(place, copied));
-                    return Ok(copied.record_bytes());
+                    return Ok(());
                 }
-                if let Some(copied) = self.drop_dead(key, now)? {
-                    return Ok(copied);
+                if self.drop_dead(key, now)? {
+                    return Ok(());
                 }
                 let copied = self.copy(PART, epoch, &[payload])?.position;
                 self.index.part_moved(key, value_id, place, copied);
-                Ok(copied.record_bytes())
+                Ok(())
             }
             Ok(Record::Life { key, expiry_unix_s, marks }) => {
                 if self.index.get(key).is_none_or(|entry| entry.life != Some(position)) {
-                    return Ok(0); // G1
+                    return Ok(()); // G1
                 }
-                if let Some(copied) = self.drop_dead(key, now)? {
-                    return Ok(copied);
+                if self.drop_dead(key, now)? {
+                    return Ok(());
                 }
                 let copied = self.copy(LIFE, epoch, &[payload])?.position;
                 self.index.revive(key, copied, expiry_unix_s, marks);
-                Ok(copied.record_bytes())
+                Ok(())
             }
             Ok(Record::Grave { key, sequence: of_item }) => {
                 let sequence = if of_item == 0 { sequence } else { of_item };
                 let is_covered = self.index.get(key).is_some();
-                if is_covered { Ok(0) } else { self.bury(key, sequence, victim) }
+                if is_covered { Ok(()) } else { self.bury(key, sequence, victim) }
             }
             Ok(Record::Tokens(reserved)) if reserved == self.newest_note => {
-                Ok(self.copy(TOKENS, 0, &[payload])?.position.record_bytes())
+                self.copy(TOKENS, 0, &[payload]).map(|_| ())
             }
             // An older note, or a record that a start would have refused.
-            Ok(Record::Tokens(_)) | Err(_) => Ok(0),
+            Ok(Record::Tokens(_)) | Err(_) => Ok(()),
         }
     }
 
-    /// Drops the entry of a key if its item is dead. So a part or a life of it is garbage as well,
-    /// also before the record of the item is collected. Returns the bytes of its grave.
-    fn drop_dead(&mut self, key: &[u8], now: &Now) -> Result<Option<u64>, AppendRefused> {
-        let Some(entry) = self.index.get(key) else { return Ok(None) };
+    /// Drops the entry of a key if its item is dead, and returns whether it was. Then its parts and
+    /// its life are garbage too, even if the record of the item is collected later.
+    fn drop_dead(&mut self, key: &[u8], now: &Now) -> Result<bool, AppendRefused> {
+        let Some(entry) = self.index.get(key) else { return Ok(false) };
         if is_before(entry.epoch, self.common.epoch(now)) {
             self.index.remove(key);
-            return Ok(Some(0));
+            return Ok(true);
         }
         if !self.has_expired(entry.expiry_unix_s, now) {
-            return Ok(None);
+            return Ok(false);
         }
         let grave = self.copy(GRAVE, 0, &[&record::grave_head(key, 0), key])?.position;
         self.index.remove(key);
         self.index.bury(grave);
-        Ok(Some(grave.record_bytes()))
+        Ok(true)
     }
 
     /// Appends an item that is alive again, with its life.
@@ -248,36 +264,36 @@ impl Store {
         found: &FoundRecord<'_>,
         victim: Victim,
         now: &Now,
-    ) -> Result<u64, AppendRefused> {
+    ) -> Result<(), AppendRefused> {
         let &FoundRecord { position, epoch, sequence, .. } = found;
         let Some(entry) = self.index.get(key).filter(|entry| entry.position == position) else {
-            return Ok(0); // G1
+            return Ok(()); // G1
         };
         (head.expiry_unix_s, head.marks) = (entry.expiry_unix_s, entry.marks);
         if is_before(epoch, self.common.epoch(now)) {
             // Its older records were stored no later, so they are flushed, too.
             self.index.remove(key);
-            return Ok(0);
+            return Ok(());
         }
         if self.has_expired(head.expiry_unix_s, now) {
-            let copied = self.bury(key, sequence, victim)?; // G2
+            self.bury(key, sequence, victim)?; // G2
             self.index.remove(key);
-            return Ok(copied);
+            return Ok(());
         }
         let bytes = record::item_head(key, &head);
         let copied = self.copy(kind, epoch, &[&bytes, key, value])?;
         self.index.moved(key, copied.position, copied.sequence);
-        Ok(copied.position.record_bytes())
+        Ok(())
     }
 
     /// Appends a grave for a key whose item was stored before `sequence`, if it is needed (G2).
-    fn bury(&mut self, key: &[u8], sequence: u64, victim: Victim) -> Result<u64, AppendRefused> {
+    fn bury(&mut self, key: &[u8], sequence: u64, victim: Victim) -> Result<(), AppendRefused> {
         if victim.oldest_beside >= sequence {
-            return Ok(0);
+            return Ok(());
         }
         let grave = self.copy(GRAVE, 0, &[&record::grave_head(key, sequence), key])?.position;
         self.index.bury(grave);
-        Ok(grave.record_bytes())
+        Ok(())
     }
 
     /// Appends a record that is no change.

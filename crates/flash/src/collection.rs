@@ -25,7 +25,7 @@ pub(crate) struct Victim {
     pub(crate) oldest_beside: u64,
 }
 
-/// What is being collected.
+/// The stage of the collection.
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// Nothing.
@@ -52,12 +52,9 @@ pub(crate) struct Collection {
     pub(crate) damaged_second: u32,
     /// Segments with a record that cannot be read. They are kept as they are.
     pub(crate) damaged: BTreeSet<SegmentIndex>,
-    /// The segments that were collected, and the bytes that were copied.
-    pub(crate) collected: u64,
-    pub(crate) copied_bytes: u64,
 }
 
-/// What a step has come to.
+/// The result of a step.
 #[derive(Debug)]
 pub(crate) enum Stepped {
     /// There is no work for now: nothing to collect, or an operation is in flight.
@@ -78,8 +75,6 @@ impl Collection {
             stuck: 0,
             damaged_second: 0,
             damaged: BTreeSet::new(),
-            collected: 0,
-            copied_bytes: 0,
         }
     }
 
@@ -105,9 +100,8 @@ impl Collection {
     pub(crate) fn freed(&mut self, segment: SegmentIndex) {
         if matches!(self.stage, Stage::Freeing(victim) if victim == segment) {
             self.stage = Stage::Idle;
-            // Perhaps there is more. Who waits for space asks again.
+            // There may be more garbage. An operation that still lacks space sets this again.
             (self.checked, self.wanted_spares, self.stuck) = (0, 0, 0);
-            self.collected += 1;
         }
     }
 
@@ -120,7 +114,7 @@ impl Collection {
         let next = log.next_sequence();
         let gain = |closed: &ClosedSegment| {
             let live = index.needed_bytes(closed.segment);
-            // What is freed must be more than what is copied, with the padding of its commits.
+            // A collection must free more than it copies, with the padding of commits.
             let garbage = segment_bytes.checked_sub(live + live / 16 + segment_bytes / 16)?;
             let age = (next - closed.first) as f64;
             (garbage > 0).then_some(garbage as f64 / (segment_bytes + live) as f64 * age)

@@ -3,11 +3,12 @@
 //! Upstream:   `shard`, under the lock of the engine.
 //! Downstream: `store` for what a verb does; the log for files.
 //!
+//! No call waits for a disk: only completions bring what is on it.
+//!
 //! Invariants, cited by number where they are asserted:
-//! - E1  No call waits for a disk.
-//! - E2  What an operation with a ticket finds was fetched for it. It is released with the next
-//!   operation.
-//! - E3  An operation that waits for the log is named when a completion may have made room.
+//! - E1  An operation with a ticket finds the record that was fetched for it. The next operation
+//!   releases the record.
+//! - E2  An operation that waits for the log is named when a completion may have made room.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,11 +42,11 @@ pub struct Flash {
     store: Store,
     recent: Arc<RecentChanges>,
     durable: Arc<DurableWord>,
-    /// Of the operation that could not be executed: its ticket.
+    /// The ticket of the operation that could not be executed.
     ticket: Arc<AtomicU64>,
-    /// The ticket of the operation that was executed last (E2).
+    /// The ticket of the operation that was executed last (E1).
     in_use: Option<u64>,
-    /// Whether operations wait for room on the log (E3).
+    /// Whether operations wait for room on the log (E2).
     is_room_awaited: bool,
     walks: Walks,
     /// The tickets of scans, and those of the reads that each has begun.
@@ -113,7 +114,7 @@ impl Flash {
     #[inline]
     fn begin(&mut self, ticket: Option<Ticket>, changes: bool) -> Option<Refusal> {
         if let Some(ticket) = self.in_use.take() {
-            self.forget(Ticket(ticket)); // E2
+            self.forget(Ticket(ticket)); // E1
         }
         self.in_use = ticket.map(|Ticket(ticket)| ticket).filter(|ticket| *ticket != 0);
         self.store.use_number();
@@ -155,7 +156,7 @@ impl Flash {
         }
     }
 
-    /// What follows from completions: durable changes, room, and a failure.
+    /// Handles the effects of completions: durable changes, room, and a failure.
     fn follow_up(&mut self, ready: &mut impl FnMut(u64)) {
         let Store { changes, log, .. } = &mut self.store;
         changes.advance(log.durable());
@@ -183,7 +184,7 @@ impl Flash {
         });
         if std::mem::take(&mut self.is_room_awaited) {
             self.store.collection.wanted_spares = 0; // Who waits for them asks again.
-            ready(Ticket::ROOM.0); // E3
+            ready(Ticket::ROOM.0); // E2
         }
     }
 }
@@ -395,7 +396,7 @@ impl Engine for Flash {
             items: index.len() as u64,
             found_expired: of_cache.found_expired + found_expired,
             found_flushed: of_cache.found_flushed + found_flushed,
-            // A copy that leaves the memory is no item that is lost.
+            // Evicting a copy loses no item, so it is not counted as an eviction.
             evictions: 0,
             evicted_unfetched: 0,
             evicted_active: 0,

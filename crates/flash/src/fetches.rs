@@ -28,7 +28,7 @@ enum State {
     Done(Fetched),
 }
 
-/// What a read has ended with.
+/// The result of a read.
 #[derive(Debug)]
 pub(crate) enum Fetched {
     /// The record.
@@ -114,7 +114,7 @@ impl Fetches {
             Fetch { tickets: Vec::new(), position, state: State::Wanted }
         });
         if let State::Done(_) = fetch.state {
-            // It was read where it is no more (F2).
+            // The record has moved since it was read (F2).
             fetch.state = State::Wanted;
             self.wanted.push_back(Arc::clone(&key));
         }

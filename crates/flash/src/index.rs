@@ -9,8 +9,9 @@
 //! Invariants, cited by number where they are asserted:
 //! - X1  `used` has, for each segment, the bytes of the records that entries name, without those of
 //!   entries that are known to be dead.
-//! - X2  A dead entry (expired, flushed) stays until the record that it names is collected, because
-//!   an older record of its key may be on the log.
+//! - X2  A dead entry stays until the first record that it names is collected, because an older
+//!   record of its key may be on the log. Then an expired item gets a grave; a flushed one needs
+//!   none.
 //! - X3  The budget has been charged for at least the bytes of the entries.
 
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ pub(crate) struct Entry {
     /// The record that expiry and marks are of, if it is a later one than the item's.
     pub(crate) life: Option<Position>,
     /// Where its value is, if that is in parts.
-    pub(crate) parts: Option<Box<Parts>>,
+    pub(crate) parts: Option<Arc<Parts>>,
     /// Whether it is known to be dead (X1, X2).
     pub(crate) is_dead: bool,
 }
@@ -61,7 +62,7 @@ impl Entry {
         appended: &Appended,
         epoch: u32,
         head: &ItemHead,
-        parts: Option<Box<Parts>>,
+        parts: Option<Arc<Parts>>,
     ) -> Self {
         let &Appended { position, sequence, .. } = appended;
         let &ItemHead { expiry_unix_s, marks, .. } = head;
@@ -195,7 +196,7 @@ impl Index {
 
     /// Examines the next entries of a sweep, if it is time for one: those that `is_dead` says are
     /// dead count as garbage from then on. Returns how many were examined.
-    pub(crate) fn sweep(&mut self, second: u32, is_dead: impl Fn(&[u8], &Entry) -> bool) -> usize {
+    pub(crate) fn sweep(&mut self, second: u32, is_dead: impl Fn(&Entry) -> bool) -> usize {
         let behind = match self.sweep.behind.take() {
             Some(behind) => behind,
             None if second < self.sweep.due => return 0,
@@ -206,7 +207,7 @@ impl Index {
         for (key, entry) in self.entries.range_mut::<[u8], _>(bounds).take(SWEEP_STEP) {
             examined += 1;
             last = Some(key.to_vec());
-            if !entry.is_dead && is_dead(key, entry) {
+            if !entry.is_dead && is_dead(entry) {
                 entry.is_dead = true;
                 dead.extend(entry.places());
             }
@@ -266,7 +267,7 @@ impl Index {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let (is_dead, parts) = (entry.is_dead, entry.parts.as_mut());
         let parts = parts.filter(|parts| parts.value.id == value_id);
-        let part = parts.and_then(|parts| parts.places.get_mut(place as usize));
+        let part = parts.and_then(|parts| Arc::make_mut(parts).places.get_mut(place as usize));
         if let Some(part) = part {
             let from = std::mem::replace(part, to);
             if !is_dead {
@@ -279,7 +280,7 @@ impl Index {
     /// Notes where all parts of the value of a key are.
     pub(crate) fn set_parts(&mut self, key: &[u8], places: Vec<Position>) {
         let parts = self.entries.get_mut(key).and_then(|entry| entry.parts.as_mut());
-        let parts = parts.expect("the value is in parts");
+        let parts = Arc::make_mut(parts.expect("the value is in parts"));
         debug_assert!(parts.places.is_empty(), "they were not known");
         parts.places.clone_from(&places);
         places.into_iter().for_each(|place| self.count(place));

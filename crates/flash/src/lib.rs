@@ -2,7 +2,8 @@
 //! memory, too.
 //!
 //! Upstream:   `shard`, under the lock of an engine.
-//! Downstream: `log` keeps the records, `cache` the items that are in memory.
+//! Downstream: `log` keeps the records, `cache` the items that are in memory; `host` has the folder
+//!             of the data and the log of the process.
 //!
 //! ```text
 //!   a change --> the cache --> a record on the log, whose place the index notes --> the reply,
@@ -15,7 +16,8 @@
 //!
 //! Architecture invariants:
 //! - The engine makes no system call and reads no clock. Its files are operations that the shard
-//!   submits. Only a start and a flush of all items wait for the disk, by a [`StoreFiles`].
+//!   submits. Only a start waits for the disk, by its [`StoreFiles`], and a flush of all items, by
+//!   its [`KeepFlushes`].
 //! - After a crash each engine has a prefix of the changes that it has made.
 //!
 //! Reading order: `record`, `index`, then `store` (what each verb does), `engine` (the contract),

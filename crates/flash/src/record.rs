@@ -1,6 +1,6 @@
 //! The records of the log: what each change of an item writes, and how a start reads it.
 //!
-//! Upstream:   `store` writes a record for each change; `collection` copies records.
+//! Upstream:   `store` and `writing` write a record for each change; `collecting` copies records.
 //! Downstream: `replay` reads them at a start, `fetches` when an item is not in memory.
 //!
 //! ```text
@@ -129,7 +129,7 @@ impl fmt::Display for ForeignRecord {
     }
 }
 
-/// A record, as its bytes say.
+/// A decoded record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Record<'r> {
     /// An item.

@@ -1,4 +1,4 @@
-//! What a start makes of the records of a log: the index, and the tokens that were reserved.
+//! Rebuilds the index and the reserved tokens from the records of a log at a start.
 //!
 //! Upstream:   `opening`, for each engine.
 //! Downstream: the log gives the records in the order in which they were appended.
@@ -56,8 +56,7 @@ impl Found {
             let Some(value) = parts.map(|parts| parts.value) else { continue };
             let found = self.parts.remove(&value.id).unwrap_or_default();
             if !found.keys().copied().eq(0..value.parts) {
-                let key = key.escape_ascii();
-                return Err(format!("a part of the value of \"{key}\" is missing")); // P2
+                return Err(format!("a part of value {} is missing", value.id)); // P2
             }
             self.index.set_parts(&key, found.into_values().collect());
         }
@@ -87,7 +86,7 @@ impl Replay for Found {
             expiry_unix_s: head.expiry_unix_s,
             marks: head.marks,
             life: None,
-            parts: value.map(|value| Box::new(Parts { value, places: Vec::new() })),
+            parts: value.map(|value| Arc::new(Parts { value, places: Vec::new() })),
             is_dead: false,
         };
         let record = record::read(kind, payload).map_err(|error| error.to_string())?;

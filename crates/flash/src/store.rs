@@ -79,7 +79,7 @@ pub(crate) struct Store {
     seconds: KeptSeconds,
     /// The core that uses the engine.
     core: Option<Place>,
-    /// Of the operation that could not be executed: its ticket.
+    /// The ticket of the operation that could not be executed.
     pub(crate) ticket: Arc<AtomicU64>,
     last_ticket: u64,
     /// Whether the operation waits for the log.
@@ -242,19 +242,16 @@ impl Store {
 
     /// Appends the next note about tokens, if it is time and there is room.
     pub(crate) fn note_tokens(&mut self) {
-        if self.log.prepare(SHORT_BYTES_MAX, 0).is_err() {
+        let is_due =
+            self.tokens.wants_note() || self.tokens.is_noting() && self.noted_tokens.is_none(); // There was no room.
+        if !is_due || self.log.prepare(SHORT_BYTES_MAX, 0).is_err() {
             return;
         }
-        if self.tokens.wants_note() {
-            let reserved = self.tokens.to_note();
-            self.newest_note = reserved;
-            let note = record::tokens_note(reserved);
-            let appended = self.log.append(TOKENS, 0, &[&note], 0);
-            self.noted_tokens = Some(appended.expect("the log was prepared").sequence);
-        }
-        if self.noted_tokens.is_some() {
-            self.log.sync(); // In every mode: no token may come back.
-        }
+        let reserved = self.tokens.to_note();
+        self.newest_note = reserved;
+        let appended = self.log.append(TOKENS, 0, &[&record::tokens_note(reserved)], 0);
+        self.noted_tokens = Some(appended.expect("the log was prepared").sequence);
+        self.log.sync(); // In every mode: no token may come back.
     }
 
     /// The item of a key that is not in memory.
@@ -459,6 +456,7 @@ impl Store {
             > self.log.geometry().payload_bytes_max()
         {
             let value = self.cache.pin(at);
+            assert!(self.writing.is_none(), "W1");
             self.writing = Some(LargeWrite::new(key_bytes, head, epoch, value, &self.log));
             self.go_on_writing();
             return;
@@ -495,7 +493,7 @@ impl Store {
                     self.writing.take().expect("it was being written");
                 self.changes.appended(appended.commit);
                 self.work_bytes += CHANGE_BYTES + parts.value.bytes;
-                let entry = Entry::new(&appended, epoch, &head, Some(Box::new(parts)));
+                let entry = Entry::new(&appended, epoch, &head, Some(Arc::new(parts)));
                 self.index.insert(&key, entry);
             }
             Err(_) => self.writing = None, // S4
@@ -541,9 +539,10 @@ impl Store {
         Ok(at)
     }
 
-    /// Notes that a key has no item any more.
-    fn bury_item(&mut self, key: &Key<'_>) {
+    /// Removes the item of a key, which is in the cache if it is `at` a place there.
+    fn bury_item(&mut self, key: &Key<'_>, at: Option<<Cache as Primitives>::At>) {
         self.recent.note(key.secret_hash(), self.changes.next()); // S2
+        at.into_iter().for_each(|at| self.cache.remove(key, at));
         self.index.remove(key.bytes());
         let grave = self.append(GRAVE, 0, &[&record::grave_head(key.bytes(), 0), key.bytes()]);
         self.index.bury(grave.position);
@@ -633,9 +632,7 @@ impl Primitives for Store {
     }
 
     fn remove(&mut self, key: &Key<'_>, at: Self::At) {
-        self.recent.note(key.secret_hash(), self.changes.next()); // S2
-        self.cache.remove(key, at);
-        self.bury_item(key);
+        self.bury_item(key, Some(at));
     }
 
     fn prepare_mark(&mut self) -> Result<(), NotYet> {
@@ -670,10 +667,8 @@ impl Primitives for Store {
         if stored.is_err() && is_left_by_delete(put) {
             // There is no room for what a delete leaves for leases, so it leaves nothing. The item
             // may have left the memory.
-            if let Ok(Some(at)) = self.cache.find(key, Needed::Place, now) {
-                self.cache.remove(key, at);
-            }
-            self.bury_item(key);
+            let at = self.cache.find(key, Needed::Place, now).ok().flatten();
+            self.bury_item(key, at);
         }
         stored
     }

@@ -140,8 +140,8 @@ fn a_full_disk_is_emptied_by_deletes_and_filled_again() {
     fill_and_empty(&store);
 }
 
-/// The fault: a file system that was full in the middle of a large value let no change of the engine
-/// be made until it had space.
+/// The fault: while a file system was full in the middle of a large value, no item of the engine
+/// could be changed.
 #[test]
 fn a_large_value_never_meets_a_full_disk_in_its_middle() {
     let segment_blocks = SEGMENT_BYTES_MIN as usize / kachel_io::memory::disk::BLOCK_BYTES;

@@ -8,7 +8,9 @@ mod delaying;
 mod fake_rocksdb;
 mod filled;
 mod flash_files;
+mod kept_server;
 mod live_world;
+mod log_files;
 mod output;
 mod plain;
 #[cfg(feature = "process")]
@@ -25,7 +27,12 @@ pub use filled::{
     BenchKey, Filled, FilledCache, KEY_BYTES, VALUE_BYTES, copy_out, key, random_keys,
 };
 pub use flash_files::FlashFiles;
+pub use kept_server::{
+    KeptServer, every_verb_survives_a_restart, flushes_survive_a_restart,
+    requests_for_one_key_keep_their_order,
+};
 pub use live_world::LiveWorld;
+pub use log_files::{DAMAGE_KINDS, damaged, operation_name};
 pub use output::{skip, tell};
 pub use plain::{Plain, PlainOpener};
 #[cfg(feature = "process")]
@@ -38,7 +45,7 @@ pub use process::{
 pub use process::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, Validity, tunnel};
 pub use random::Random;
 pub use scram::{scram_first, scram_proof, scram_proof_with};
-pub use settings::setting;
+pub use settings::{count, setting};
 pub use world::{
     OWN_UDP_PORT, PlainOptions, ShardClock, Uncounted, World, WorldOptions, WorldShard, is_rest,
 };

@@ -13,3 +13,10 @@ pub fn setting(name: &str, default: u64) -> u64 {
         Err(_) => default,
     }
 }
+
+/// How often something is tried: `short`, or `full` with `KACHEL_FULL=1`.
+#[must_use]
+pub fn count(short: u64, full: u64) -> u64 {
+    let is_full = std::env::var_os("KACHEL_FULL").is_some_and(|value| value == "1");
+    if is_full { full } else { short }
+}

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use kachel_log::SyncMode;
 
 use crate::failures::{delete, set};
-use crate::files::{SEGMENTS, Store, count};
+use kachel_testkit::count;
+
+use crate::files::{SEGMENTS, Store};
 use crate::process::{Process, Request};
 use crate::traffic::{Traffic, delays};
 

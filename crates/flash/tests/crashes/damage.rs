@@ -2,12 +2,13 @@
 
 use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
 use kachel_io::{
-    AlignedBuffer, FileName, FileOperation, FileWork, Files as _, Memory, OpenMode, Rng as _,
-    SeededRng, Transfer,
+    AlignedBuffer, FileName, FileOperation, FileWork, Files as _, Memory, OpenMode, SeededRng,
+    Transfer,
 };
 use kachel_log::{LOG_FILE, SyncMode};
+use kachel_testkit::{DAMAGE_KINDS, count, damaged};
 
-use crate::files::{SEGMENTS, Store, backend, completions, count};
+use crate::files::{SEGMENTS, Store, backend, completions};
 use crate::oracle::Found;
 use crate::process::Process;
 use crate::traffic::{Traffic, delays};
@@ -122,24 +123,10 @@ fn a_damaged_store_is_refused_by_name_or_has_the_right_items() {
     whole.start(&content, "as it is", &mut tally);
     assert_eq!(tally.right, KEYS as u64);
     let mut dice = SeededRng::new(9);
-    let mut tallies: [Tally; 4] = Default::default();
+    let mut tallies: [Tally; DAMAGE_KINDS] = Default::default();
     for number in 0..count(500, 10_000) {
-        let mut damaged = content.clone();
-        let mut below = |end: usize| dice.next_u64() as usize % end;
-        let (at, other) = (below(content.len()), below(content.len() / 4096) * 4096);
-        let (unit, sector) = (at / 4096 * 4096, at / 512 * 512);
-        let kind = number as usize % 4;
-        match kind {
-            0 => damaged[at] ^= 1 << below(8),
-            1 => damaged[sector..sector + [512, 4096][below(2)].min(4096 - sector % 4096)].fill(0),
-            2 => {
-                let content = damaged[unit..unit + 4096].to_vec();
-                damaged.copy_within(other..other + 4096, unit);
-                damaged[other..other + 4096].copy_from_slice(&content);
-            }
-            _ => damaged.truncate([at, sector, unit][below(3)]),
-        }
-        let what = format!("damage {number} at {at} or {other}");
+        let (damaged, what) = damaged(&content, number, &mut dice);
+        let kind = number as usize % DAMAGE_KINDS;
         whole.start(&damaged, &what, &mut tallies[kind]);
     }
     println!("{tallies:?}");

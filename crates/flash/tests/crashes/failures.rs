@@ -4,8 +4,9 @@ use kachel_engine::{DeleteTerms, Operation, StoreTerms, Ttl, Verb, Verdict};
 use kachel_io::FileError;
 use kachel_io::memory::disk::{Fault, FaultPlan, PlannedFault};
 use kachel_log::{SEGMENT_BYTES_MIN, SyncMode};
+use kachel_testkit::count;
 
-use crate::files::{SEGMENTS, Store, count};
+use crate::files::{SEGMENTS, Store};
 use crate::process::{Process, Request};
 use crate::traffic::{Traffic, delays, lease};
 

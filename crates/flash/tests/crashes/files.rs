@@ -24,12 +24,6 @@ pub(crate) const SEGMENTS: u64 = 24;
 /// The memory for each engine: less than its items take, so that some are read from the disk.
 const MEMORY_BYTES: u64 = 1 << 20;
 
-/// How often something is tried: `short`, or `full` with `KACHEL_FULL=1`.
-pub(crate) fn count(short: u64, full: u64) -> u64 {
-    let is_full = std::env::var_os("KACHEL_FULL").is_some_and(|value| value == "1");
-    if is_full { full } else { short }
-}
-
 /// A store.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
@@ -70,23 +64,6 @@ pub(crate) fn completions(memory: &mut Memory) -> impl Iterator<Item = Box<FileO
         Event::FileDone { operation } => Some(operation),
         _ => None,
     })
-}
-
-/// The name of an operation among the points at which the power is cut.
-pub(crate) fn name(work: &FileWork) -> &'static str {
-    match work {
-        FileWork::Write { transfer, .. } => match transfer.offset % SEGMENT_BYTES_MIN {
-            0..4096 => "slot 0",
-            4096..8192 => "slot 1",
-            _ => "commit",
-        },
-        FileWork::Read(_) => "read",
-        FileWork::Sync { .. } => "sync",
-        FileWork::Allocate { .. } => "allocate",
-        FileWork::Open { .. } => "open",
-        FileWork::SyncFolder { .. } => "sync folder",
-        _ => "other",
-    }
 }
 
 fn other(error: impl ToString) -> io::Error {

@@ -18,8 +18,9 @@ use kachel_host::Budget;
 use kachel_io::{Clock as _, FileWork, Files as _, Memory};
 use kachel_log::SyncMode;
 use kachel_stdx::Reader;
+use kachel_testkit::operation_name;
 
-use crate::files::{Store, backend, completions, name};
+use crate::files::{Store, backend, completions};
 use crate::model::key_bytes;
 use crate::oracle::{Found, Seen};
 
@@ -231,7 +232,7 @@ impl Process {
     pub(crate) fn submit(&mut self, engine: usize) -> Option<&'static str> {
         let station = &mut self.stations[engine];
         let operation = station.engine.next_submission()?;
-        let name = name(&operation.work);
+        let name = operation_name(&operation.work);
         station.submitted += 1;
         station.changes += u64::from(!matches!(operation.work, FileWork::Read(_)));
         if let FileWork::Sync { .. } = operation.work {

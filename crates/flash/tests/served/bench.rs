@@ -7,7 +7,7 @@ use kachel_flash::{Flash, FlashOptions};
 use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{FarEnd, ManualClock};
 use kachel_log::{Geometry, SyncMode};
-use kachel_testkit::{FlashFiles, Uncounted, World, WorldOptions};
+use kachel_testkit::{FlashFiles, KeptServer, Uncounted, World, WorldOptions};
 
 /// The segments of the logs here, and the space for each.
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -43,31 +43,12 @@ impl Bench {
         self
     }
 
-    /// Starts the server with this number of threads. A new store is for as many engines.
-    pub(crate) fn start(&mut self, shards: u16) {
-        let engines = Some(*self.engines.get_or_insert(shards));
-        let (start_unix_s, memory_bytes) = (self.unix_s, self.memory_bytes);
-        let options =
-            WorldOptions { shards, engines, start_unix_s, memory_bytes, ..WorldOptions::default() };
-        let mut world = World::over(options, |_| Uncounted, &self.files.opener());
-        world.use_disk(self.files.disk());
-        self.world = Some(world);
-        self.connect();
-    }
-
     /// Ends the server as `kill -9` does: what the kernel has is there.
     pub(crate) fn stop(&mut self) {
         self.client = None;
         self.world = None;
         // Operations of a dead process reach the disk.
         self.files.disk().advance_to_next_due();
-    }
-
-    /// Stops the server, and starts it again after this number of seconds.
-    pub(crate) fn restart(&mut self, shards: u16, seconds: i64) {
-        self.stop();
-        self.unix_s += seconds;
-        self.start(shards);
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -94,12 +75,6 @@ impl Bench {
         self.files.disk()
     }
 
-    /// Has each operation of the disk take a time.
-    pub(crate) fn disk_that_takes(&self, ns: u64) {
-        let latency_ns = Some(ns..=ns);
-        self.disk().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
-    }
-
     /// A client beside the one that asks.
     pub(crate) fn client(&self) -> FarEnd {
         self.world.as_ref().expect("it runs").connect()
@@ -114,9 +89,32 @@ impl Bench {
     pub(crate) fn send(&self, input: &str) {
         self.client.as_ref().expect("a client").write(input.as_bytes());
     }
+}
 
-    /// Sends a request, and returns the reply once nothing is in flight.
-    pub(crate) fn ask(&mut self, input: &str) -> String {
+impl KeptServer for Bench {
+    fn start(&mut self, shards: u16) {
+        let engines = Some(*self.engines.get_or_insert(shards));
+        let (start_unix_s, memory_bytes) = (self.unix_s, self.memory_bytes);
+        let options =
+            WorldOptions { shards, engines, start_unix_s, memory_bytes, ..WorldOptions::default() };
+        let mut world = World::over(options, |_| Uncounted, &self.files.opener());
+        world.use_disk(self.files.disk());
+        self.world = Some(world);
+        self.connect();
+    }
+
+    fn restart(&mut self, shards: u16, seconds: i64) {
+        self.stop();
+        self.unix_s += seconds;
+        self.start(shards);
+    }
+
+    fn disk_that_takes(&self, ns: u64) {
+        let latency_ns = Some(ns..=ns);
+        self.disk().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    }
+
+    fn ask(&mut self, input: &str) -> String {
         self.send(input);
         let world = self.world.as_mut().expect("it runs");
         let client = self.client.as_ref().expect("a client");
@@ -125,11 +123,5 @@ impl Bench {
             world.settle();
         }
         String::from_utf8(client.read()).expect("text")
-    }
-
-    pub(crate) fn expect(&mut self, input: &str, reply: &str) {
-        let said = self.ask(input);
-        let asked = &input[..input.len().min(100)];
-        assert_eq!(said, reply, "to {}", asked.escape_debug());
     }
 }

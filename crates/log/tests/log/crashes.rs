@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use kachel_io::memory::disk::Disk;
 use kachel_log::SyncMode;
+use kachel_testkit::count;
 
-use crate::rig::{Collected, Model, Owner, Rig, count, delays, disk_with_log, open};
+use crate::rig::{Collected, Model, Owner, Rig, delays, disk_with_log, open};
 
 const MODES: [SyncMode; 3] = [SyncMode::Always, SyncMode::Interval(0), SyncMode::Os];
 

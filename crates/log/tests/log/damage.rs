@@ -3,15 +3,16 @@
 use kachel_io::memory::disk::{Disk, Fault, FaultPlan, PlannedFault};
 use kachel_io::{
     AlignedBuffer, FileName, FileOperation, FileWork, FileWorkKind, ManualClock, OpenMode,
-    Rng as _, SeededRng, Transfer,
+    SeededRng, Transfer,
 };
 use kachel_log::{
     AppendRefused, Cause, Geometry, LOG_FILE, LogIdentity, LogOptions, Refusal, SEGMENT_BYTES_MIN,
     SyncMode, create_log, open_log,
 };
+use kachel_testkit::{DAMAGE_KINDS, count, damaged};
 
 use crate::rig::{
-    Collected, Model, Opened, Owner, Rig, count, disk_with_log, geometry, identity, open, options,
+    Collected, Model, Opened, Owner, Rig, disk_with_log, geometry, identity, open, options,
 };
 use crate::verify::verify;
 
@@ -101,24 +102,10 @@ fn a_damaged_file_is_refused_by_name_or_has_all_of_its_records() {
     let (content, model) = store();
     assert!(!is_refused(&content, &model, "as it is"));
     let mut dice = SeededRng::new(9);
-    let mut refused = [0; 4];
+    let mut refused = [0; DAMAGE_KINDS];
     for number in 0..count(600, 10_000) {
-        let mut damaged = content.clone();
-        let mut below = |end: usize| dice.next_u64() as usize % end;
-        let (at, other) = (below(content.len()), below(content.len() / 4096) * 4096);
-        let (unit, sector) = (at / 4096 * 4096, at / 512 * 512);
-        let kind = number as usize % 4;
-        match kind {
-            0 => damaged[at] ^= 1 << below(8),
-            1 => damaged[sector..sector + [512, 4096][below(2)].min(4096 - sector % 4096)].fill(0),
-            2 => {
-                let content = damaged[unit..unit + 4096].to_vec();
-                damaged.copy_within(other..other + 4096, unit);
-                damaged[other..other + 4096].copy_from_slice(&content);
-            }
-            _ => damaged.truncate([at, sector, unit][below(3)]),
-        }
-        let what = format!("damage {number} at {at} or {other}");
+        let (damaged, what) = damaged(&content, number, &mut dice);
+        let kind = number as usize % DAMAGE_KINDS;
         refused[kind] += u64::from(is_refused(&damaged, &model, &what));
     }
     println!("refused: {refused:?}");

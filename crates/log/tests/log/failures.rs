@@ -3,8 +3,9 @@
 use kachel_io::memory::disk::{BLOCK_BYTES, ChanceFault, Disk, Fault, FaultPlan, PlannedFault};
 use kachel_io::{FileError, FileWorkKind};
 use kachel_log::{AppendRefused, Cause, SyncMode};
+use kachel_testkit::count;
 
-use crate::rig::{Model, Owner, Rig, count, delays, disk_with_log, open};
+use crate::rig::{Model, Owner, Rig, delays, disk_with_log, open};
 
 const FAULTS: [Fault; 4] = [
     Fault::Error(FileError::IO),

@@ -15,17 +15,12 @@ use kachel_log::{
     SegmentScan, SyncMode, Task, UNIT_BYTES, create_log, open_log,
 };
 use kachel_stdx::{DurableWord, Sequence};
+use kachel_testkit::operation_name;
 
 /// The segments of the logs here.
 pub(crate) const SEGMENTS: u64 = 7;
 /// The operations that anything here takes at most.
 const OPERATIONS_MAX: u64 = 20_000;
-
-/// How often something is tried: `short`, or `full` with `KACHEL_FULL=1`.
-pub(crate) fn count(short: u64, full: u64) -> u64 {
-    let is_full = std::env::var_os("KACHEL_FULL").is_some_and(|value| value == "1");
-    if is_full { full } else { short }
-}
 
 /// A backend over a disk.
 pub(crate) struct Rig {
@@ -50,7 +45,7 @@ impl Rig {
     pub(crate) fn submit(&mut self, operation: Box<FileOperation>) {
         self.submitted += 1;
         assert!(self.submitted < OPERATIONS_MAX, "it does not end");
-        self.last = name(&operation.work);
+        self.last = operation_name(&operation.work);
         self.writes += u64::from(!matches!(operation.work, FileWork::Read(_)));
         let is_durable = matches!(
             operation.work,
@@ -92,23 +87,6 @@ impl Rig {
             self.completions().for_each(|operation| task.complete(operation));
         }
         panic!("the task does not end");
-    }
-}
-
-/// The name of an operation among the points at which the power is cut.
-fn name(work: &FileWork) -> &'static str {
-    match work {
-        FileWork::Write { transfer, .. } => match transfer.offset % SEGMENT_BYTES_MIN {
-            0..4096 => "slot 0",
-            4096..8192 => "slot 1",
-            _ => "commit",
-        },
-        FileWork::Read(_) => "read",
-        FileWork::Sync { .. } => "sync",
-        FileWork::Allocate { .. } => "allocate",
-        FileWork::Open { .. } => "open",
-        FileWork::SyncFolder { .. } => "sync folder",
-        _ => "other",
     }
 }
 

@@ -9,7 +9,7 @@ use kachel_engine::OpenEngines as _;
 use kachel_io::memory::disk::{Disk, FaultPlan};
 use kachel_io::{FarEnd, ManualClock};
 use kachel_rocks::{Rocks, RocksOpener, RocksOptions, RocksSync};
-use kachel_testkit::{FakeRocksdb, Uncounted, World, WorldOptions};
+use kachel_testkit::{FakeRocksdb, KeptServer, Uncounted, World, WorldOptions};
 use tempfile::TempDir;
 
 /// Which library the engines use.
@@ -114,17 +114,6 @@ impl Bench {
         self.crew = crew;
     }
 
-    /// Starts the server with this number of threads. A new directory is for as many engines.
-    pub(crate) fn start(&mut self, shards: u16) {
-        let engines = self.opener.engines().expect("it is ours");
-        let options = self.world_options(shards, engines);
-        let mut world = World::over(options, |_| Uncounted, &self.opener);
-        self.disk = Disk::new(1, &world.clock);
-        world.use_disk(&self.disk);
-        self.world = Some(world);
-        self.connect();
-    }
-
     /// Starts the server as [`Self::start`] does, or sees that it cannot start.
     pub(crate) fn start_and_see_it_fail(&mut self, fails: bool) {
         if fails {
@@ -140,13 +129,6 @@ impl Bench {
         self.world = None;
     }
 
-    /// Stops the server, and starts it again when the Unix time is later by this number of seconds.
-    pub(crate) fn restart(&mut self, shards: u16, seconds: i64) {
-        self.stop();
-        self.unix_s += seconds;
-        self.start(shards);
-    }
-
     /// Lets each core make one tick.
     pub(crate) fn turn(&mut self) {
         self.world.as_mut().expect("it runs").turn();
@@ -158,12 +140,6 @@ impl Bench {
         world.clock.advance_ns(seconds * 1_000_000_000);
         world.settle();
         self.unix_s += seconds as i64;
-    }
-
-    /// Has each call take a time.
-    pub(crate) fn disk_that_takes(&self, ns: u64) {
-        let latency_ns = Some(ns..=ns);
-        self.disk.set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     }
 
     /// A client beside the one that asks.
@@ -183,24 +159,6 @@ impl Bench {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.client.as_ref().expect("a client").is_closed()
-    }
-
-    /// Sends a request, and returns the reply once nothing is in flight.
-    pub(crate) fn ask(&mut self, input: &str) -> String {
-        self.send(input);
-        let world = self.world.as_mut().expect("it runs");
-        let client = self.client.as_ref().expect("a client");
-        world.settle();
-        while self.disk.advance_to_next_due() {
-            world.settle();
-        }
-        String::from_utf8(client.read()).expect("text")
-    }
-
-    pub(crate) fn expect(&mut self, input: &str, reply: &str) {
-        let said = self.ask(input);
-        let asked = &input[..input.len().min(100)];
-        assert_eq!(said, reply, "to {}", asked.escape_debug());
     }
 
     /// Has every write of the file of the flushes fail: a folder has the name of the new file.
@@ -247,5 +205,39 @@ impl Bench {
         let opening = self.world_options(1, Some(engines)).opening_alone();
         let refused = self.opener.open(&opening).expect_err("refused");
         refused.to_string()
+    }
+}
+
+impl KeptServer for Bench {
+    fn start(&mut self, shards: u16) {
+        let engines = self.opener.engines().expect("it is ours");
+        let options = self.world_options(shards, engines);
+        let mut world = World::over(options, |_| Uncounted, &self.opener);
+        self.disk = Disk::new(1, &world.clock);
+        world.use_disk(&self.disk);
+        self.world = Some(world);
+        self.connect();
+    }
+
+    fn restart(&mut self, shards: u16, seconds: i64) {
+        self.stop();
+        self.unix_s += seconds;
+        self.start(shards);
+    }
+
+    fn disk_that_takes(&self, ns: u64) {
+        let latency_ns = Some(ns..=ns);
+        self.disk.set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    }
+
+    fn ask(&mut self, input: &str) -> String {
+        self.send(input);
+        let world = self.world.as_mut().expect("it runs");
+        let client = self.client.as_ref().expect("a client");
+        world.settle();
+        while self.disk.advance_to_next_due() {
+            world.settle();
+        }
+        String::from_utf8(client.read()).expect("text")
     }
 }

@@ -11,12 +11,31 @@ mod bench;
 use bench::{Bench, Kind, sentences};
 use kachel_io::FarEnd;
 use kachel_rocks::RocksSync;
+use kachel_testkit::{
+    KeptServer as _, every_verb_survives_a_restart, flushes_survive_a_restart,
+    requests_for_one_key_keep_their_order,
+};
 
 /// Runs a test over both libraries.
 fn with_both(test: impl Fn(&mut Bench)) {
     for kind in Kind::all() {
         test(&mut Bench::new(kind));
     }
+}
+
+#[test]
+fn every_verb_is_answered_and_survives_a_restart() {
+    with_both(|bench| every_verb_survives_a_restart(bench, 300_000));
+}
+
+#[test]
+fn flushes_survive_a_restart_and_hold_what_was_stored_before() {
+    with_both(flushes_survive_a_restart);
+}
+
+#[test]
+fn requests_for_one_key_are_answered_in_their_order_while_it_is_read() {
+    with_both(requests_for_one_key_keep_their_order);
 }
 
 /// A flush stops the core for a sync, so the other clients have their turns in between.
@@ -41,60 +60,6 @@ fn a_turn_has_one_flush() {
         }
         assert_eq!(flushed, FLUSHES);
     }
-}
-
-#[test]
-fn every_verb_is_answered_and_survives_a_restart() {
-    with_both(|bench| {
-        bench.start(2);
-        bench.expect("set a 7 0 3 noreply\r\nold\r\nset a 5 0 5\r\nfirst\r\n", "STORED\r\n");
-        bench.expect("append a 0 0 1\r\n!\r\nprepend a 0 0 1\r\n<\r\n", "STORED\r\nSTORED\r\n");
-        bench
-            .expect("add a 0 0 1\r\nx\r\nreplace b 0 0 1\r\nx\r\n", "NOT_STORED\r\nNOT_STORED\r\n");
-        bench.expect("set n 0 0 2\r\n41\r\nincr n 1\r\ndecr n 2\r\n", "STORED\r\n42\r\n40\r\n");
-        bench.expect("set gone 0 0 1\r\nx\r\ndelete gone\r\n", "STORED\r\nDELETED\r\n");
-        bench.expect("set short 0 10 1\r\nx\r\nset long 0 10 1\r\nx\r\n", "STORED\r\nSTORED\r\n");
-        bench.expect("touch long 1000\r\nmd a I q\r\nmn\r\n", "TOUCHED\r\nMN\r\n");
-        bench.expect("ms big 300000\r\n", "");
-        bench.expect(&format!("{}\r\n", "x".repeat(300_000)), "HD\r\n");
-        for threads in [1, 3, 2] {
-            bench.restart(threads, 5);
-            // The item is stale, and the first client that asks wins.
-            let marks = if threads == 1 { "X W" } else { "Z X" };
-            bench.expect("mg a f v s t\r\n", &format!("VA 7 f5 s7 t-1 {marks}\r\n<first!\r\n"));
-            let short = if threads == 1 { "VALUE short 0 1\r\nx\r\n" } else { "" };
-            bench.expect("get n gone\r\n", "VALUE n 0 2\r\n40\r\nEND\r\n");
-            bench.expect("get short\r\n", &format!("{short}END\r\n"));
-            bench.expect("get long\r\n", "VALUE long 0 1\r\nx\r\nEND\r\n");
-            bench.expect("mg big s\r\n", "HD s300000\r\n");
-            assert!(bench.ask("get big\r\n").len() > 300_000);
-        }
-    });
-}
-
-#[test]
-fn flushes_survive_a_restart_and_hold_what_was_stored_before() {
-    with_both(|bench| {
-        bench.start(3);
-        bench.expect(
-            "set a 0 0 1\r\n1\r\nflush_all\r\nset b 0 0 1\r\n2\r\n",
-            "STORED\r\nOK\r\nSTORED\r\n",
-        );
-        bench.restart(2, 1);
-        bench.expect(
-            "get a b\r\nflush_all 100\r\nset c 0 0 1\r\n3\r\n",
-            "VALUE b 0 1\r\n2\r\nEND\r\nOK\r\nSTORED\r\n",
-        );
-        bench.restart(1, 50);
-        bench.expect("get a b c\r\n", "VALUE b 0 1\r\n2\r\nVALUE c 0 1\r\n3\r\nEND\r\n");
-        bench.restart(4, 60);
-        bench.expect("get a b c\r\nset d 0 0 1\r\n4\r\n", "END\r\nSTORED\r\n");
-        bench.restart(1, 1);
-        bench.expect(
-            "get a b c d\r\nflush_all\r\nget d\r\n",
-            "VALUE d 0 1\r\n4\r\nEND\r\nOK\r\nEND\r\n",
-        );
-    });
 }
 
 /// The delayed flush was carried out in a second that the next start has not reached.
@@ -368,22 +333,6 @@ fn the_first_failure_is_told_and_the_engine_is_read_only() {
     let error =
         "engine 0 changes nothing any more: RocksDB cannot write: IO error: as the test wants it";
     assert_eq!(engine_stat(&mut bench, "first_error"), error);
-}
-
-#[test]
-fn requests_for_one_key_are_answered_in_their_order_while_it_is_read() {
-    with_both(|bench| {
-        bench.start(1);
-        bench.expect("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
-        bench.restart(1, 1);
-        bench.disk_that_takes(1_000_000);
-        let (a1, a8) = ("VALUE a 0 1\r\n1\r\n", "VALUE a 0 1\r\n8\r\n");
-        let b1 = "VALUE b 0 1\r\n1\r\n";
-        bench.expect(
-            "get a\r\nincr a 1\r\nset a 0 0 1\r\n7\r\nincr a 1\r\nget a b\r\ndelete b\r\nget b\r\n",
-            &format!("{a1}END\r\n2\r\nSTORED\r\n8\r\n{a8}{b1}END\r\nDELETED\r\nEND\r\n"),
-        );
-    });
 }
 
 /// The values of all requests need more memory than there is, and those of one request of each

@@ -12,7 +12,7 @@ use kachel_flash::{
 };
 use kachel_host::{PageKind, file_system_bytes};
 use kachel_log::{Geometry, SyncMode};
-use kachel_options::{ServeOptions, SyncChoice};
+use kachel_options::{ENGINE_SPACE_BYTES_MIN, ServeOptions, SyncChoice};
 use kachel_shard::{Engines, Homes};
 
 use crate::caches::ServedEngines;
@@ -23,8 +23,9 @@ use crate::restart::{Claim, Found};
 /// collected.
 const TARGET_PERCENT: u64 = 135;
 
-/// The least bytes of an engine's log: of a smaller one, most would be kept free.
-const SPACE_BYTES_MIN: u64 = 16 << 20;
+/// The fewest segments of an engine. Six are never filled with items, so with fewer than these an
+/// engine would refuse nearly every store. The segments of a new store are always more.
+const ENGINE_SEGMENTS_MIN: u64 = 8;
 
 /// Opens the engines, whose number the data has.
 pub(crate) struct FlashEngines {
@@ -60,9 +61,11 @@ impl OpenEngines for FlashEngines {
     }
 
     fn open(&self, opening: &Opening) -> io::Result<Vec<Flash>> {
-        if self.space.is_some_and(|space| space / u64::from(opening.engines) < SPACE_BYTES_MIN) {
-            let engines = opening.engines;
-            let why = format!("--space: {engines} engines need at least 16m each");
+        let engines = u64::from(opening.engines);
+        let of_engine = self.space.unwrap_or(u64::MAX) / engines;
+        if of_engine < ENGINE_SPACE_BYTES_MIN {
+            let each = ENGINE_SPACE_BYTES_MIN >> 20;
+            let why = format!("--space: {engines} engines need at least {each}m each");
             return Err(io::Error::other(why));
         }
         let made_s = u64::try_from(opening.start.unix(opening.start.second)).unwrap_or(0);
@@ -71,8 +74,17 @@ impl OpenEngines for FlashEngines {
             None => file_system_bytes(&self.data)?,
         };
         let directory = FlashDirectory::open(&self.data, opening.engines, space, made_s)?;
-        let of_engine = self.space.unwrap_or(u64::MAX) / u64::from(opening.engines);
-        let geometry = Geometry::new(directory.segment_bytes(), of_engine);
+        let segment_bytes = directory.segment_bytes();
+        if of_engine / segment_bytes < ENGINE_SEGMENTS_MIN {
+            let needed = (engines * ENGINE_SEGMENTS_MIN * segment_bytes).div_ceil(1 << 20);
+            let each = segment_bytes.div_ceil(1 << 20);
+            let why = format!(
+                "--space: {engines} engines need at least {needed}m in all, because their segments \
+                 have {each} MiB"
+            );
+            return Err(io::Error::other(why));
+        }
+        let geometry = Geometry::new(segment_bytes, of_engine);
         let options = FlashOptions { geometry, sync: self.sync, target_percent: TARGET_PERCENT };
         FlashOpener::new(options, directory).open(opening)
     }

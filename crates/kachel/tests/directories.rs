@@ -160,6 +160,26 @@ fn a_directory_is_served_by_any_number_of_threads_with_more_or_less_space() {
 #[test]
 fn too_little_space_is_refused() {
     let place = tempfile::tempdir().expect("a folder");
-    let said = try_start(&place.path().join("data"), &["--space", "8m"]).expect_err("refused");
-    assert!(said.contains("at least 16m"), "{said}");
+    let data = place.path().join("data");
+    for (space, wanted) in
+        [("8m", "at least 16m for each engine"), ("31m", "2 engines need at least 16m each")]
+    {
+        let said = try_start(&data, &["--space", space]).expect_err("refused");
+        assert!(said.contains(wanted), "{space}: {said}");
+        assert!(!data.exists(), "{space}: nothing was made");
+    }
+}
+
+#[test]
+fn less_space_than_some_segments_of_each_engine_is_refused() {
+    let place = tempfile::tempdir().expect("a folder");
+    let data = place.path().join("data");
+    // Segments of 8 MiB, which stay.
+    kill(try_start(&data, &["--space", "1g"]).unwrap_or_else(|said| panic!("{said}")));
+    let wanted = "--space: 2 engines need at least 128m in all, because their segments have 8 MiB";
+    expect_refusal(&data, &["--space", "32m"], wanted);
+    expect_refusal(&data, &["--space", "127m"], wanted);
+    let server = try_start(&data, &["--space", "128m"]).unwrap_or_else(|said| panic!("{said}"));
+    assert_eq!(server.connect().ask("set a 0 0 1\r\nx\r\n", "\r\n"), "STORED\r\n");
+    kill(server);
 }

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 /// The longest time between two syncs, in milliseconds: an hour.
 const INTERVAL_MS_MAX: u64 = 3_600_000;
 
-/// The least bytes of `--space`: below, most of it would be kept free for deletions.
-const SPACE_BYTES_MIN: u64 = 16 << 20;
+/// The fewest bytes of `--space` for each engine. With less, most of it would be kept free for
+/// deletions.
+pub const ENGINE_SPACE_BYTES_MIN: u64 = 16 << 20;
 
 /// When a change is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +69,7 @@ pub struct DataOptions {
 
 impl DataOptions {
     /// Reads a number of bytes, of KiB (`k`), MiB (`m`), GiB (`g`) or TiB (`t`). `None`: it is
-    /// none, or there are too few.
+    /// none, or there are too few for one engine.
     pub(crate) fn read_space(text: &str) -> Option<u64> {
         let unit = |suffix: char| "kmgt".find(suffix.to_ascii_lowercase());
         let (digits, shift) = match text.chars().last().and_then(unit) {
@@ -77,7 +78,7 @@ impl DataOptions {
         };
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         let number = digits.parse::<u64>().ok().filter(|_| is_number)?;
-        number.checked_mul(1 << shift).filter(|bytes| *bytes >= SPACE_BYTES_MIN)
+        number.checked_mul(1 << shift).filter(|bytes| *bytes >= ENGINE_SPACE_BYTES_MIN)
     }
 }
 

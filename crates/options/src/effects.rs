@@ -130,7 +130,7 @@ pub(crate) fn item_size(
 /// The effect of `--space`.
 pub(crate) fn space(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), OptionsError> {
     let Some(bytes) = DataOptions::read_space(given.text()) else {
-        let why = "give a number of bytes, or 64m, 10g, 2t; at least 16m";
+        let why = "give a number of bytes, or 64m, 10g, 2t; at least 16m for each engine";
         return Err(OptionsError::new(EXIT_USAGE, format!("{}: {why}", given.spelled())));
     };
     set(&mut partial.serve.data.space_bytes, Some(bytes))

@@ -42,7 +42,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 pub use admin::{AdminListen, AdminOptions};
-pub use data::{DataOptions, SyncChoice};
+pub use data::{DataOptions, ENGINE_SPACE_BYTES_MIN, SyncChoice};
 pub use listen::{Host, IpListen, Listeners, Protocol, UnixListen};
 pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
 pub use options_file::OptionsFile;

@@ -237,7 +237,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "space",
         Text("num[k|m|g|t]"),
         "the file system",
-        "the most bytes that --engine=flash takes on the disk",
+        "the most bytes that --engine=flash takes on the disk; at least 16m for each engine",
         effects::space,
     ),
     own(

@@ -22,12 +22,12 @@ pub fn engine_rows(report: &FileReport) -> Vec<Row<'_>> {
         bytes(
             "kachel_engine_write_buffer_bytes",
             report.write_buffer_bytes,
-            "Memory with changes that are not in the engines' files yet.",
+            "Memory for changes that are not in the engines' files yet.",
         ),
         bytes(
             "kachel_engine_cache_bytes",
             report.cache_bytes,
-            "Memory with what was read from the engines' files.",
+            "Memory with copies of what is in the engines' files.",
         ),
         bytes(
             "kachel_engine_debt_bytes",

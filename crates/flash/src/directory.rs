@@ -24,7 +24,7 @@ use kachel_engine::PARTITIONS;
 use kachel_host::{DataFolder, LOCK_FILE, NEW_SUFFIX, entropy, read_if_there};
 use kachel_io::{AnyIo, Choice, FolderHandle, Limits};
 use kachel_log::{
-    Geometry, LOG_FILE, LogIdentity, ROOT_FILE, Root, SMALL_FILE_BYTES_MAX, Task, create_log,
+    Geometry, LOG_FILE, LogIdentity, ROOT_BYTES_MAX, ROOT_FILE, Root, Task, create_log,
 };
 
 use crate::opening::StoreFiles;
@@ -33,6 +33,8 @@ use crate::shared::{KeepFlushes, KeptFlush};
 /// The kind of the engines, in the root file.
 const ENGINE: &str = "flash";
 const FLUSH_FILE: &str = "kachel.flush";
+/// No file of flushes is longer.
+const FLUSH_BYTES_MAX: u64 = 4096;
 /// The beginning of the name of an engine's folder. Its number has four digits.
 const FOLDER: &str = "engine-";
 /// What a file system has in its own folder.
@@ -51,7 +53,7 @@ fn refused(path: &Path, why: impl std::fmt::Display) -> io::Error {
 ///
 /// Errors: the directory is another program's, another engine's, or another version's.
 fn root_of(path: &Path) -> io::Result<Option<Root>> {
-    let found = read_if_there(&path.join(ROOT_FILE), SMALL_FILE_BYTES_MAX as u64);
+    let found = read_if_there(&path.join(ROOT_FILE), ROOT_BYTES_MAX as u64);
     let Some(content) = found.map_err(|error| refused(path, error))? else {
         return match first_foreign(path)? {
             None => Ok(None),
@@ -222,7 +224,7 @@ impl StoreFiles for FlashDirectory {
             return Ok(KeptFlush::default());
         }
         let path = self.folder.path();
-        let found = self.folder.read(FLUSH_FILE, SMALL_FILE_BYTES_MAX as u64);
+        let found = self.folder.read(FLUSH_FILE, FLUSH_BYTES_MAX);
         let of_file =
             |why: &dyn std::fmt::Display| refused(path, format_args!("{FLUSH_FILE} {why}"));
         let content = found.map_err(|error| of_file(&error))?;

@@ -64,12 +64,31 @@ impl DataFolder {
     ///
     /// Errors: the old content or the new one is there.
     pub fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let new = self.path.join(format!("{name}{NEW_SUFFIX}"));
-        let mut file = File::create(&new)?;
+        self.write_new(name, content)?;
+        self.give_name(name)
+    }
+
+    /// Writes the next content of a file under the name with [`NEW_SUFFIX`]. The content is durable
+    /// then; that name is not. Waits for the disk.
+    ///
+    /// Errors: the file is as it was.
+    pub fn write_new(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let mut file = File::create(self.new_path(name))?;
         file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&new, self.path.join(name))?;
+        file.sync_all()
+    }
+
+    /// Gives the content of [`Self::write_new`] its name (I2). All names in the folder are durable
+    /// then. Waits for the disk.
+    ///
+    /// Errors: the old content or the new one is there.
+    pub fn give_name(&self, name: &str) -> io::Result<()> {
+        fs::rename(self.new_path(name), self.path.join(name))?;
         File::open(&self.path)?.sync_all()
+    }
+
+    fn new_path(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}{NEW_SUFFIX}"))
     }
 
     /// The content of a file. `None` if there is none.

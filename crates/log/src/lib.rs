@@ -9,7 +9,7 @@
 //! and frees it. The log makes no system call, reads no clock and has no thread.
 //!
 //! - To make a store, the owner calls [`create_log`] in the folder of each engine, and writes the
-//!   [`Root`] last, by [`replace_file`]. A store without a root is no store, and opens no log.
+//!   file of the [`Root`] last. A store without a root is no store, and opens no log.
 //! - To start, it calls [`open_log`] with a [`Replay`], which gets every record. It drives the
 //!   [`Task`], or lets it run on a backend that has no other work.
 //! - To store, it calls [`DurableLog::append`], and holds the reply back until
@@ -60,13 +60,13 @@ mod geometry;
 mod header;
 mod log;
 mod log_file;
+mod new_file;
 mod reads;
 mod recovery;
 mod replay;
 mod root;
 mod scan;
 mod segments;
-mod small_file;
 mod task;
 mod transfer;
 mod verify;
@@ -83,8 +83,7 @@ pub use log::{AppendRefused, ClosedSegment, Completed, DurableLog, SyncMode};
 pub use reads::{READS_MAX, ReadDone, ReadFault, ReadRecord};
 pub use recovery::{LOG_FILE, LogOptions, create_log, open_log};
 pub use replay::{FoundRecord, Replay};
-pub use root::{ROOT_FILE, Root};
+pub use root::{ROOT_BYTES_MAX, ROOT_FILE, Root};
 pub use scan::{Scanned, SegmentScan};
-pub use small_file::{SMALL_FILE_BYTES_MAX, read_file, replace_file};
 pub use task::{LOG_TOKEN, Task};
 pub use verify::{Inspector, verify_log};

@@ -37,9 +37,9 @@ use crate::geometry::{Geometry, SEGMENTS_MAX, SegmentIndex, UNIT_BYTES};
 use crate::header::{Header, Slot, State, is_unused, read_header, write_header};
 use crate::log::{DurableLog, SyncMode};
 use crate::log_file::LogFile;
+use crate::new_file::{create_unnamed, give_name};
 use crate::replay::{Replay, Use, give, give_whole};
 use crate::segments::{Purpose, Segment};
-use crate::small_file::{create_unnamed, give_name};
 use crate::task::{Port, Task};
 use crate::walk::{Reader, Step, Walk, Window};
 
@@ -115,7 +115,7 @@ async fn create(
             }
         }
     }
-    let file = create_unnamed(port, &folder, LOG_FILE, true).await?;
+    let file = create_unnamed(port, &folder, LOG_FILE).await?;
     let bytes = geometry.segment_bytes();
     port.finish(FileWork::Allocate { file: file.clone(), offset: 0, bytes }).await?;
     let bytes = 2 * UNIT_BYTES;

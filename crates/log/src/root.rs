@@ -1,8 +1,8 @@
 //! The root file of a store: what every start must know before it opens the logs.
 //!
-//! Upstream:   the server, which writes it once, after the logs of a new store, and reads it at
-//!             each start.
-//! Downstream: `small_file`.
+//! Upstream:   the owner of the store, which writes the file once, after the logs of a new store,
+//!             and reads it at each start.
+//! Downstream: `geometry` for the sizes of a segment.
 //!
 //! ```text
 //! kachel store 1                the format
@@ -36,10 +36,11 @@ use std::fmt::Write as _;
 
 use crate::failure::Cause;
 use crate::geometry::{SEGMENT_BYTES, SEGMENT_BYTES_MIN, UNIT_BYTES};
-use crate::small_file::SMALL_FILE_BYTES_MAX;
 
 /// The name of the root file in the folder of the store.
 pub const ROOT_FILE: &str = "kachel.root";
+/// The most bytes of a root file.
+pub const ROOT_BYTES_MAX: usize = 64 * 1024;
 const FORMAT: u32 = 1;
 const FORMAT_LINE: &str = "kachel store ";
 const CHECKSUM_LINE: &str = "checksum ";
@@ -88,7 +89,7 @@ impl Root {
         self.segment_bytes.iter().for_each(|bytes| line("segment", &bytes.to_string()));
         let checksum = crc32c::crc32c(text.as_bytes());
         writeln!(text, "{CHECKSUM_LINE}{checksum:08x}").expect("a string grows");
-        let is_readable = text.len() <= SMALL_FILE_BYTES_MAX;
+        let is_readable = text.len() <= ROOT_BYTES_MAX;
         (is_readable && Self::parse(text.as_bytes()).as_ref() == Ok(self)).then_some(text) // O1
     }
 
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(Root { place: None, ..root() }.text(), None, "O2");
         assert_eq!(Root { place: Some("srv".to_owned()), ..root() }.text(), None);
         assert_eq!(Root { segment_bytes: Some(4095), ..root() }.text(), None);
-        let long = Root { folders: vec!["x".repeat(SMALL_FILE_BYTES_MAX)], ..root() };
+        let long = Root { folders: vec!["x".repeat(ROOT_BYTES_MAX)], ..root() };
         assert_eq!(long.text(), None);
     }
 

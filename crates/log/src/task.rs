@@ -1,4 +1,4 @@
-//! Work of many operations on files, each after the other: opening a log, replacing a small file.
+//! Work of many operations on files, each after the other: making, opening and verifying a log.
 //!
 //! Upstream:   the owner of a store, when it starts.
 //! Downstream: `io`, one operation at a time.

@@ -2,7 +2,7 @@
 //! the file of the flushes.
 //!
 //! Upstream:   `opener` opens the directory, and finishes a new one; `shared` writes each flush.
-//! Downstream: the file system.
+//! Downstream: `host` for the folder, its lock and its small files.
 //!
 //! ```text
 //! DIR/kachel.root    the format, the kind of the engines, and their number
@@ -21,19 +21,18 @@
 //!
 //! Invariants:
 //! - Y1  A directory that cannot be opened stays as it is.
-//! - Y2  Each of the files is replaced as a whole: it is durable under another name before it gets
-//!   its own, and its name is durable before the call returns.
+//! - Y2  Each of the files is replaced as a whole (I2 of `host::DataFolder`).
 //! - Y3  One process at a time has the directory open.
 //! - Y4  A directory with a root file has all of its parts, and their names are durable. If a part
 //!   is missing, the directory is refused: a part that was made anew would be empty.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kachel_engine::PARTITIONS;
-use kachel_host::{DataFolder, LOCK_FILE};
-use kachel_stdx::{BytePrefix, PREFIX_BYTES_MAX};
+use kachel_host::{DataFolder, LOCK_FILE, read_if_there};
+use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, PREFIX_BYTES_MAX};
 
 use crate::range::KeyRange;
 
@@ -56,6 +55,8 @@ const FORMAT: &str = "kachel data, format 1";
 const ENGINE: &str = "engine rocksdb";
 /// No root file is longer.
 const ROOT_BYTES_MAX: u64 = 4096;
+/// No file of flushes is longer: a line has less than 64 bytes beside those of a prefix.
+const FLUSH_BYTES_MAX: u64 = (FLUSHED_PREFIXES_MAX as u64 + 3) * (64 + 2 * PREFIX_BYTES_MAX as u64);
 
 /// The most files of the directory itself that are open: its lock, and one that is replaced.
 pub(crate) const DIRECTORY_FILES_MAX: u64 = 3;
@@ -122,16 +123,10 @@ pub(crate) fn engines_of(path: &Path) -> io::Result<Option<u16>> {
 
 /// The text of a root file. `None` if there is none.
 fn root_text(path: &Path, name: &str) -> io::Result<Option<String>> {
-    let text = match fs::symlink_metadata(path.join(name)) {
-        Ok(found) if found.len() <= ROOT_BYTES_MAX => fs::read_to_string(path.join(name)),
-        Ok(_) => return Err(refused(path, "the root file is damaged")),
-        Err(error) => Err(error),
-    };
-    match text {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(refused(path, error)),
-    }
+    let found = read_if_there(&path.join(name), ROOT_BYTES_MAX);
+    let content = found.map_err(|error| refused(path, format_args!("{name}: {error}")))?;
+    let text = content.map(String::from_utf8).transpose();
+    text.map_err(|_| refused(path, "the root file is damaged"))
 }
 
 /// The number of engines that a root file names.
@@ -196,7 +191,8 @@ impl Directory {
         let directory = Self { folder, is_new };
         if is_new {
             let root = format!("{FORMAT}\n{ENGINE}\nengines {engines}\n");
-            directory.write(NEW_ROOT, &root).map_err(|error| refused(path, error))?;
+            let written = directory.folder.write_new(ROOT, root.as_bytes());
+            written.map_err(|error| refused(path, error))?;
         } else if let Some(part) = directory.first_missing(engines) {
             return Err(refused(path, format_args!("{part} is missing"))); // Y4
         }
@@ -212,8 +208,8 @@ impl Directory {
     /// another one.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         if self.is_new {
-            let result =
-                self.keep(&KeptFlushes::default()).and_then(|()| self.rename(NEW_ROOT, ROOT));
+            let kept = self.keep(&KeptFlushes::default());
+            let result = kept.and_then(|()| self.folder.give_name(ROOT));
             result.map_err(|error| refused(self.folder.path(), error))?;
             self.is_new = false;
         }
@@ -243,34 +239,18 @@ impl Directory {
         if self.is_new {
             return Ok(KeptFlushes::default());
         }
-        match fs::read_to_string(self.folder.path().join(FLUSH)) {
-            Err(error) => Err(refused(self.folder.path(), format_args!("{FLUSH}: {error}"))),
-            Ok(text) => {
-                let flushes = flushes_in(&text);
-                flushes
-                    .ok_or_else(|| refused(self.folder.path(), format_args!("{FLUSH} is damaged")))
-            }
-        }
+        let of_file = |why: &dyn std::fmt::Display| {
+            refused(self.folder.path(), format_args!("{FLUSH} {why}"))
+        };
+        let found = self.folder.read(FLUSH, FLUSH_BYTES_MAX).map_err(|error| of_file(&error))?;
+        let content = found.ok_or_else(|| of_file(&"is missing"))?; // Y4
+        let text = str::from_utf8(&content).ok();
+        text.and_then(flushes_in).ok_or_else(|| of_file(&"is damaged"))
     }
 
     /// Makes flushes durable (Y2). Waits for the disk.
     pub(crate) fn keep(&self, flushes: &KeptFlushes) -> io::Result<()> {
-        self.write(NEW_FLUSH, &text_of(flushes))?;
-        self.rename(NEW_FLUSH, FLUSH)
-    }
-
-    /// Writes a file, whose name is not durable then.
-    fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        let mut file = File::create(self.folder.path().join(name))?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    }
-
-    /// Gives a file that is durable another name, which is durable then (Y2), as all names in the
-    /// directory are.
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.folder.path().join(from), self.folder.path().join(to))?;
-        File::open(self.folder.path())?.sync_all()
+        self.folder.replace(FLUSH, text_of(flushes).as_bytes())
     }
 }
 
@@ -372,11 +352,12 @@ mod tests {
             BytePrefix::of_name(b"user 1\n", b':').expect("a name"),
             BytePrefix::of_bytes(&longest).expect("not longer"),
         ];
-        let prefixes = (3..).step_by(2).zip(&prefixes);
+        let prefixes = prefixes.iter().cycle().take(FLUSHED_PREFIXES_MAX);
+        let prefixes = (u64::MAX / 2..).step_by(2).zip(prefixes);
         let flushes = KeptFlushes {
             epoch: 7,
             due_unix_s: 1_800_000_000,
-            newest_prefix: 6,
+            newest_prefix: u64::MAX,
             prefixes: prefixes.map(|(number, prefix)| KeptPrefix::new(number, prefix)).collect(),
         };
         directory.keep(&flushes).expect("written");

@@ -8,6 +8,5 @@ mod failures;
 mod large;
 mod live;
 mod rig;
-mod small_files;
 mod starts;
 mod verify;

@@ -17,7 +17,7 @@
 //!   missing, the directory is refused: a part that was made anew would be empty.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use kachel_engine::PARTITIONS;
@@ -69,7 +69,7 @@ fn root_of(path: &Path) -> io::Result<Option<Root>> {
         let why = format_args!("is of another engine ({}; asked for is {ENGINE})", root.engine);
         return Err(refused(path, why));
     }
-    if root.segment_bytes.is_none() || root.folders.len() > PARTITIONS as usize {
+    if u32::from(root.engines) > PARTITIONS {
         return Err(of_root(&"it is damaged"));
     }
     Ok(Some(root))
@@ -97,6 +97,11 @@ fn first_foreign(path: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
+/// The name of an engine's folder.
+fn folder_of(engine: u16) -> String {
+    format!("{FOLDER}{engine:04}")
+}
+
 /// Whether a folder has the name of an engine's folder.
 fn is_folder_of_engine(name: &str) -> bool {
     let digits = name.strip_prefix(FOLDER).filter(|digits| digits.len() == 4);
@@ -108,7 +113,7 @@ fn is_folder_of_engine(name: &str) -> bool {
 ///
 /// Errors: the directory is not one of ours, in a sentence.
 pub fn engines_of(path: &Path) -> io::Result<Option<u16>> {
-    Ok(root_of(path)?.map(|root| root.folders.len() as u16))
+    Ok(root_of(path)?.map(|root| root.engines))
 }
 
 /// A data directory that this process has open.
@@ -149,8 +154,8 @@ impl FlashDirectory {
     ///
     /// Errors: another process has it open, or it is not for these engines (Y1).
     pub fn open(path: &Path, engines: u16, space: u64, made_s: u64) -> io::Result<Self> {
-        let is_for = |root: &Option<Root>| match root.as_ref().map(|root| root.folders.len()) {
-            Some(found) if found != usize::from(engines) => {
+        let is_for = |root: &Option<Root>| match root.as_ref().map(|root| root.engines) {
+            Some(found) if found != engines => {
                 let why = format_args!("was made for {found} engines, and is opened for {engines}");
                 Err(refused(path, why))
             }
@@ -162,15 +167,13 @@ impl FlashDirectory {
         let found = root_of(path)?;
         is_for(&found)?;
         let is_new = found.is_none();
-        let ([store, _], seeds) = (entropy()?, entropy()?);
+        let [store, _] = entropy()?;
         let root = found.unwrap_or_else(|| Root {
             engine: ENGINE.to_owned(),
             store,
-            seeds,
             made_s,
-            place: None,
-            folders: (0..engines).map(|engine| format!("{FOLDER}{engine:04}")).collect(),
-            segment_bytes: Some(Geometry::of_space(space, engines).segment_bytes()),
+            engines,
+            segment_bytes: Geometry::of_space(space, engines).segment_bytes(),
         });
         let limits = Limits { sockets_max: 16, ..Limits::default() };
         let io = kachel_io::open(Choice::default(), limits)?;
@@ -180,7 +183,7 @@ impl FlashDirectory {
     /// The bytes of a segment of each log.
     #[must_use]
     pub fn segment_bytes(&self) -> u64 {
-        self.root.segment_bytes.expect("the root was checked")
+        self.root.segment_bytes
     }
 
     fn identity_of(&self, engine: u16) -> LogIdentity {
@@ -190,13 +193,12 @@ impl FlashDirectory {
 
 impl StoreFiles for FlashDirectory {
     fn path(&self, engine: u16) -> String {
-        let folder: PathBuf = self.folder.path().join(&self.root.folders[usize::from(engine)]);
-        folder.display().to_string()
+        self.folder.path().join(folder_of(engine)).display().to_string()
     }
 
     fn folder(&mut self, engine: u16) -> io::Result<FolderHandle> {
-        let (name, path) = (self.root.folders[usize::from(engine)].clone(), self.path(engine));
-        let opened = self.folder.subfolder(&name, self.is_new);
+        let path = self.path(engine);
+        let opened = self.folder.subfolder(&folder_of(engine), self.is_new);
         let opened = opened.map_err(|error| refused(Path::new(&path), error))?; // Y2
         let log = Path::new(&path).join(LOG_FILE);
         if !self.is_new && !log.exists() {
@@ -239,7 +241,7 @@ impl StoreFiles for FlashDirectory {
     fn finish(&mut self) -> io::Result<()> {
         if self.is_new {
             let path = self.folder.path().to_owned();
-            let text = self.root.text().ok_or_else(|| refused(&path, "has too many engines"))?;
+            let text = self.root.text().expect("a kind, engines and a size");
             let flush = text_of(KeptFlush::default());
             let written = self.folder.replace(FLUSH_FILE, flush.as_bytes());
             let written = written.and_then(|()| self.folder.replace(ROOT_FILE, text.as_bytes()));

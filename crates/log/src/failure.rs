@@ -64,8 +64,6 @@ pub enum Cause {
     Alignment(usize),
     /// There is no space to start.
     NoSpace,
-    /// The store was made in this folder, is in another one now, and has folders elsewhere.
-    Moved(String),
     /// The durable word says that its disk has failed.
     WordFailed,
     /// The owner does not accept a record.
@@ -90,11 +88,6 @@ impl fmt::Display for Cause {
             Self::TooLarge => write!(f, "it has too many segments"),
             Self::Alignment(bytes) => write!(f, "direct I/O needs an alignment of {bytes} bytes"),
             Self::NoSpace => write!(f, "there is no space on the disk to start"),
-            Self::Moved(place) => write!(
-                f,
-                "the store was made in {place}, and has folders outside of it, which a copy would \
-                 share"
-            ),
             Self::WordFailed => write!(f, "its durable word is that of a disk that has failed"),
             Self::Owner(why) => f.write_str(why),
         }

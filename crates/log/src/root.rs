@@ -8,31 +8,18 @@
 //! kachel store 1                the format
 //! engine flash                  the kind of the engines
 //! store 0123456789abcdef        see `LogIdentity`
-//! seeds 0123456789abcdef 0123456789abcdef
 //! made 1800000000               the Unix second; times in records are Unix seconds as well
-//! place /srv/kachel             where the store was made; only if a folder is outside of it
-//! folder engine-0               the folder of each engine, in their order: below the folder of
-//! folder /disk2/engine-1        this file, or an absolute path
-//! segment 1048576               the bytes of a segment; only if the engines have logs
+//! engines 4                     their number
+//! segment 1048576               the bytes of a segment of each log
 //! checksum 89abcdef             CRC-32C of all lines before it
 //! ```
 //!
-//! The lines that each kind of engine has come first, and those of one kind follow the folders.
-//!
 //! A copy of a store has the identity of the original, so the headers of its logs do not tell the
-//! two apart. What keeps the copy from writing the logs of the original:
-//!
-//! - A folder below the folder of the root file is named relative to it. The copy has its own.
-//! - A folder elsewhere is shared by both. The root file says where the store was made, and
-//!   [`Root::may_be_at`] refuses it at any other place.
-//! - A copy at the same place, on another machine that shares the disk, is not told apart. The lock
-//!   of each engine's folder keeps the two from having it open at the same time.
+//! two apart. The root file has no path: the logs of a store are in the folder of its root file, so
+//! the copy has its own.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - O1  What [`Root::text`] writes, [`Root::parse`] reads as the same. It reads nothing else.
-//! - O2  A root file with an absolute folder says where its store was made.
-
-use std::fmt::Write as _;
 
 use crate::failure::Cause;
 use crate::geometry::{SEGMENT_BYTES, SEGMENT_BYTES_MIN, UNIT_BYTES};
@@ -40,7 +27,7 @@ use crate::geometry::{SEGMENT_BYTES, SEGMENT_BYTES_MIN, UNIT_BYTES};
 /// The name of the root file in the folder of the store.
 pub const ROOT_FILE: &str = "kachel.root";
 /// The most bytes of a root file.
-pub const ROOT_BYTES_MAX: usize = 64 * 1024;
+pub const ROOT_BYTES_MAX: usize = 4096;
 const FORMAT: u32 = 1;
 const FORMAT_LINE: &str = "kachel store ";
 const CHECKSUM_LINE: &str = "checksum ";
@@ -52,65 +39,28 @@ pub struct Root {
     pub engine: String,
     /// The random number of the store; see [`crate::LogIdentity`].
     pub store: u64,
-    /// The secrets of the hashes of keys.
-    pub seeds: [u64; 2],
     /// The Unix second in which the store was made.
     pub made_s: u64,
-    /// The absolute path of the folder of the root file when the store was made. `None` if all
-    /// folders are below it.
-    pub place: Option<String>,
-    /// The folder of each engine, relative to that of the root file if it is below it. Their number
-    /// is that of the engines.
-    pub folders: Vec<String>,
-    /// The bytes of a segment of each log. `None` if the engines have no logs.
-    pub segment_bytes: Option<u64>,
-}
-
-/// Whether it is the path of a folder below another one.
-fn is_below(folder: &str) -> bool {
-    folder.split('/').all(|part| !matches!(part, "" | "." | ".."))
+    /// The number of the engines.
+    pub engines: u16,
+    /// The bytes of a segment of each log.
+    pub segment_bytes: u64,
 }
 
 impl Root {
-    /// The content of the root file. `None` if it would be too long, if there is no engine, if a
-    /// name cannot be on a line, or if a folder is elsewhere and `place` is not there (O2).
+    /// The content of the root file. `None` if it would be too long, if there is no engine, or if
+    /// the kind of the engines cannot be on a line.
     #[must_use]
     pub fn text(&self) -> Option<String> {
-        let Self { engine, store, seeds: [first, second], made_s, .. } = self;
+        let Self { engine, store, made_s, engines, segment_bytes } = self;
         let mut text = format!(
-            "{FORMAT_LINE}{FORMAT}\nengine {engine}\nstore {store:016x}\n\
-             seeds {first:016x} {second:016x}\nmade {made_s}\n"
+            "{FORMAT_LINE}{FORMAT}\nengine {engine}\nstore {store:016x}\nmade {made_s}\n\
+             engines {engines}\nsegment {segment_bytes}\n"
         );
-        let mut line = |name: &str, value: &str| {
-            writeln!(text, "{name} {value}").expect("a string grows");
-        };
-        self.place.iter().for_each(|place| line("place", place));
-        self.folders.iter().for_each(|folder| line("folder", folder));
-        self.segment_bytes.iter().for_each(|bytes| line("segment", &bytes.to_string()));
         let checksum = crc32c::crc32c(text.as_bytes());
-        writeln!(text, "{CHECKSUM_LINE}{checksum:08x}").expect("a string grows");
+        text.push_str(&format!("{CHECKSUM_LINE}{checksum:08x}\n"));
         let is_readable = text.len() <= ROOT_BYTES_MAX;
         (is_readable && Self::parse(text.as_bytes()).as_ref() == Ok(self)).then_some(text) // O1
-    }
-
-    /// Whether the store may be opened with its root file in this folder, an absolute path.
-    ///
-    /// Errors: a folder of an engine is elsewhere, and the store was made at another place. It is
-    /// perhaps a copy, and the folder belongs to the original.
-    pub fn may_be_at(&self, place: &str) -> Result<(), Cause> {
-        match &self.place {
-            Some(made) if made != place => Err(Cause::Moved(made.clone())),
-            _ => Ok(()),
-        }
-    }
-
-    /// The path of an engine's folder, with the root file in the folder `place`.
-    ///
-    /// Panics: if there is no such engine.
-    #[must_use]
-    pub fn folder(&self, engine: u16, place: &str) -> String {
-        let folder = &self.folders[usize::from(engine)];
-        if is_below(folder) { format!("{place}/{folder}") } else { folder.clone() }
     }
 
     /// Reads the content of a root file.
@@ -134,38 +84,18 @@ impl Root {
         Self::parse_lines(lines).ok_or(damaged)
     }
 
-    fn parse_lines<'t>(lines: impl Iterator<Item = &'t str>) -> Option<Self> {
-        let mut lines = lines.map(|line| line.split_once(' ')).peekable();
-        let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
-        let mut next = |wanted: &str| {
-            let line = lines.next_if(|line| line.is_some_and(|(name, _)| name == wanted))?;
-            line.map(|(_, value)| value)
+    fn parse_lines<'t>(mut lines: impl Iterator<Item = &'t str>) -> Option<Self> {
+        let mut next = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+        let root = Self {
+            engine: next("engine")?.to_owned(),
+            store: u64::from_str_radix(next("store")?, 16).ok()?,
+            made_s: next("made")?.parse().ok()?,
+            engines: next("engines")?.parse().ok()?,
+            segment_bytes: next("segment")?.parse().ok()?,
         };
-        let engine = next("engine")?.to_owned();
-        let store = hexadecimal(next("store")?)?;
-        let (first, second) = next("seeds")?.split_once(' ')?;
-        let seeds = [hexadecimal(first)?, hexadecimal(second)?];
-        let made_s = next("made")?.parse().ok()?;
-        let place = next("place").map(str::to_owned);
-        let folders: Vec<String> =
-            std::iter::from_fn(|| next("folder").map(str::to_owned)).collect();
-        let segment_bytes = match next("segment") {
-            Some(bytes) => Some(bytes.parse().ok()?),
-            None => None,
-        };
-        if lines.next().is_some() {
-            return None;
-        }
-        let is_path = |path: &String| path.strip_prefix('/').is_some_and(is_below);
-        let are_paths = folders.iter().all(|folder| is_below(folder) || is_path(folder));
-        let is_elsewhere = folders.iter().any(is_path);
-        let is_placed = place.is_some() == is_elsewhere && place.iter().all(is_path); // O2
-        let is_size = segment_bytes.is_none_or(|bytes: u64| {
-            (SEGMENT_BYTES_MIN..=SEGMENT_BYTES.end).contains(&bytes)
-                && bytes.is_multiple_of(UNIT_BYTES as u64)
-        });
-        let is_sound = are_paths && is_placed && is_size && !folders.is_empty();
-        is_sound.then_some(Self { engine, store, seeds, made_s, place, folders, segment_bytes })
+        let is_size = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES.end).contains(&root.segment_bytes)
+            && root.segment_bytes.is_multiple_of(UNIT_BYTES as u64);
+        (is_size && root.engines > 0 && lines.next().is_none()).then_some(root)
     }
 }
 
@@ -177,11 +107,9 @@ mod tests {
         Root {
             engine: "flash".to_owned(),
             store: 7,
-            seeds: [u64::MAX, 0],
             made_s: 1_800_000_000,
-            place: Some("/srv/kachel".to_owned()),
-            folders: vec!["engines/0".to_owned(), "/disk 2/checksum 1".to_owned()],
-            segment_bytes: Some(1 << 20),
+            engines: 4096,
+            segment_bytes: 1 << 20,
         }
     }
 
@@ -189,44 +117,15 @@ mod tests {
     fn what_is_written_is_read_as_the_same() {
         let text = root().text().expect("a short text");
         assert_eq!(Root::parse(text.as_bytes()), Ok(root()), "O1");
-        let plain = Root {
-            place: None,
-            folders: vec!["engine-0000".to_owned()],
-            segment_bytes: None,
-            ..root()
-        };
-        let text = plain.text().expect("a short text");
-        assert_eq!(Root::parse(text.as_bytes()), Ok(plain.clone()), "O1");
-        for wrong in
-            ["/a\nfolder /b", "/a\r", "", "/", "..", "../a", "/a/../b", "./a", "a//b", "/a/"]
-        {
-            let folders = vec!["/b".to_owned(), wrong.to_owned()];
-            assert_eq!(Root { folders, ..root() }.text(), None, "{wrong:?}");
+        for wrong in ["flash\nstore 1", "flash\r", &"x".repeat(ROOT_BYTES_MAX)] {
+            assert_eq!(Root { engine: wrong.to_owned(), ..root() }.text(), None, "{wrong:?}");
         }
-        assert_eq!(Root { folders: vec![], ..plain.clone() }.text(), None);
-        assert_eq!(Root { place: root().place, ..plain }.text(), None, "O2");
-        assert_eq!(Root { place: None, ..root() }.text(), None, "O2");
-        assert_eq!(Root { place: Some("srv".to_owned()), ..root() }.text(), None);
-        assert_eq!(Root { segment_bytes: Some(4095), ..root() }.text(), None);
-        let long = Root { folders: vec!["x".repeat(ROOT_BYTES_MAX)], ..root() };
-        assert_eq!(long.text(), None);
-    }
-
-    #[test]
-    fn a_copy_has_its_own_folders_or_is_refused() {
-        let below = Root { place: None, folders: vec!["0".to_owned()], ..root() };
-        for place in ["/srv/kachel", "/srv/copy"] {
-            assert_eq!(below.may_be_at(place), Ok(()));
-            assert_eq!(below.folder(0, place), format!("{place}/0"));
-        }
-        assert_eq!(root().folder(1, "/srv/kachel"), "/disk 2/checksum 1");
-        assert_eq!(root().may_be_at("/srv/kachel"), Ok(()));
-        let refused = root().may_be_at("/srv/copy").expect_err("it shares a folder");
-        assert_eq!(
-            refused.to_string(),
-            "the store was made in /srv/kachel, and has folders outside of it, which a copy would \
-             share"
-        );
+        assert_eq!(Root { engines: 0, ..root() }.text(), None);
+        assert_eq!(Root { segment_bytes: 4095, ..root() }.text(), None);
+        let more = text.replace("checksum", "engines 1\nchecksum");
+        let lines = &more[..more.rfind("checksum").expect("a line")];
+        let more = format!("{lines}checksum {:08x}\n", crc32c::crc32c(lines.as_bytes()));
+        assert_eq!(Root::parse(more.as_bytes()), Err(Cause::Damaged(None)), "O1");
     }
 
     #[test]

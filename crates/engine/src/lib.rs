@@ -61,7 +61,7 @@ pub use heap::{
 };
 pub use item::{Facts, ItemView, Wanted};
 pub use kachel_stdx::{DurableWord, Sequence};
-pub use kept::{KeptSeconds, RESERVED_TOKENS, Tokens};
+pub use kept::{FileReports, KeptSeconds, RESERVED_TOKENS, Tokens};
 pub use key::{EngineIndex, KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};
 pub use miss_model::{

@@ -171,7 +171,7 @@ impl Flash {
             self.has_reported_failure = true;
             let number = self.number;
             let text = format!("engine {number} changes nothing any more: {failure}");
-            self.store.common.report_error(text);
+            self.store.common.reports().report_error(text);
             self.store.common.refuse_flushes();
         }
         self.ready.drain(..).for_each(&mut *ready);
@@ -195,7 +195,7 @@ impl Flash {
         if !std::mem::replace(&mut self.has_reported_read, true) {
             let number = self.number;
             let text = format!("engine {number} cannot read an item: {refusal}");
-            self.store.common.report_error(text);
+            self.store.common.reports().report_error(text);
         }
     }
 }
@@ -351,7 +351,7 @@ impl Engine for Flash {
         self.store.work_bytes += collected as u64;
         if self.reported != now.second {
             self.reported = now.second;
-            self.store.common.note_report(self.number, self.store.file_report());
+            self.store.common.reports().note(self.number, self.store.file_report());
         }
         self.store.cache.maintain(now) + collected + self.store.sweep(now)
     }

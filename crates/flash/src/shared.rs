@@ -17,9 +17,8 @@ use std::sync::{Arc, Mutex};
 
 use kachel_cache::{CacheCommon, CacheUpload, Pool};
 use kachel_engine::{
-    Common, EngineOptions, FileReport, FlushFailed, KeptSeconds, Now, PrefixRefused,
+    Common, EngineOptions, FileReport, FileReports, FlushFailed, KeptSeconds, Now, PrefixRefused,
 };
-use kachel_host::{Level, log};
 use kachel_stdx::{BytePrefix, Landing, Place, Reader, SizeClasses};
 
 /// The flushes of a store.
@@ -67,9 +66,7 @@ struct Shared {
     refuses_flushes: AtomicBool,
     /// Whether a flush could not be kept. Then nothing is changed any more (C1).
     has_failed: AtomicBool,
-    /// What each engine has told last.
-    reports: Mutex<Vec<FileReport>>,
-    first_error: Mutex<Option<String>>,
+    reports: FileReports,
 }
 
 impl FlashCommon {
@@ -92,8 +89,7 @@ impl FlashCommon {
             first_epoch: kept.epoch,
             refuses_flushes: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
-            reports: Mutex::default(),
-            first_error: Mutex::default(),
+            reports: FileReports::default(),
         };
         Self { cache, shared: Arc::new(shared) }
     }
@@ -118,19 +114,9 @@ impl FlashCommon {
         self.kept_epoch(self.pool().flush_word().settle(now.second).epoch())
     }
 
-    /// Notes what an engine tells about its file.
-    pub(crate) fn note_report(&self, engine: u16, report: FileReport) {
-        let mut reports = self.shared.reports.lock().expect("a panic ends the process");
-        let (engine, count) = (usize::from(engine), reports.len());
-        reports.resize(count.max(engine + 1), FileReport::default());
-        reports[engine] = report;
-    }
-
-    /// Notes a failure of a disk, and writes it to the log of the process.
-    pub(crate) fn report_error(&self, text: String) {
-        log(Level::Error, format_args!("{text}"), &[]);
-        let mut first = self.shared.first_error.lock().expect("a panic ends the process");
-        first.get_or_insert(text);
+    /// What the engines report about their files.
+    pub(crate) fn reports(&self) -> &FileReports {
+        &self.shared.reports
     }
 
     /// Whether a flush could not be kept. Cost: a load.
@@ -163,7 +149,7 @@ impl FlashCommon {
         if let Err(error) = keeper.keep(KeptFlush { epoch, due_unix_s }) {
             // The flush may be there at the next start. It does not count before.
             let what = "a flush cannot be written, so nothing is changed any more";
-            self.report_error(format!("--data: {what}: {error}"));
+            self.shared.reports.report_error(format!("--data: {what}: {error}"));
             self.shared.has_failed.store(true, Relaxed);
             self.refuse_flushes();
             return Err(FlushFailed);
@@ -221,24 +207,7 @@ impl Common for FlashCommon {
     }
 
     fn file_report(&self) -> Option<FileReport> {
-        let mut sums = FileReport {
-            first_error: self.shared.first_error.lock().expect("a panic ends the process").clone(),
-            ..FileReport::default()
-        };
-        let reports = self.shared.reports.lock().expect("a panic ends the process");
-        for report in &*reports {
-            sums.disk_bytes += report.disk_bytes;
-            sums.live_bytes += report.live_bytes;
-            sums.files += report.files;
-            sums.write_buffer_bytes += report.write_buffer_bytes;
-            sums.cache_bytes += report.cache_bytes;
-            sums.debt_bytes += report.debt_bytes;
-            sums.stopped += report.stopped;
-            sums.read_only += report.read_only;
-            sums.commits += report.commits;
-            sums.syncs += report.syncs;
-        }
-        Some(sums)
+        Some(self.shared.reports.sums())
     }
 
     fn pinned_bytes(&self) -> u64 {

@@ -6,9 +6,10 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use kachel_engine::FileReport;
 use kachel_io::{FileError, FileOperation, FileWork, WaitingCall};
 
-use crate::database::{Database, DatabaseError, Measured, Page};
+use crate::database::{Database, DatabaseError, Page};
 use crate::pending::Batch;
 
 /// What a call does, and what it has found.
@@ -36,7 +37,7 @@ pub(crate) enum Task {
     /// Makes what was written durable.
     Sync,
     /// Asks for the numbers of the database, and counts its items.
-    Measure { measured: Measured, items: u64 },
+    Measure { measured: FileReport, items: u64 },
 }
 
 /// A call of the library.

@@ -17,6 +17,8 @@ use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
+use kachel_engine::FileReport;
+
 use crate::change::Change;
 use crate::filter::RecordFilter;
 use crate::library::{Library, Object};
@@ -67,19 +69,6 @@ pub(crate) struct Page {
     pub(crate) records: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whether there is no record behind these.
     pub(crate) is_last: bool,
-}
-
-/// The numbers of a database, as RocksDB tells them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Measured {
-    pub(crate) disk_bytes: u64,
-    pub(crate) live_bytes: u64,
-    pub(crate) files: u64,
-    pub(crate) write_buffer_bytes: u64,
-    /// Of the cache that all databases share.
-    pub(crate) cache_bytes: u64,
-    pub(crate) debt_bytes: u64,
-    pub(crate) is_stopped: bool,
 }
 
 /// How a database is opened.
@@ -351,20 +340,22 @@ impl Database {
         self.property(c"rocksdb.estimate-num-keys").unwrap_or(0)
     }
 
-    /// The numbers of the database. Cost: some locks of RocksDB's; it reads no file.
-    pub(crate) fn measure(&self) -> Measured {
+    /// The numbers of the database, as RocksDB tells them. The cache is the one that all databases
+    /// share. Cost: some locks of RocksDB's; it reads no file.
+    pub(crate) fn measure(&self) -> FileReport {
         let number = |name| self.property(name).unwrap_or(0);
         // A database has this number of levels, unless the operator wants another one.
         const LEVELS: u32 = 7;
         let files = (0..LEVELS).filter_map(|level| self.files_at(level)).sum();
-        Measured {
+        FileReport {
             disk_bytes: number(c"rocksdb.total-sst-files-size"),
             live_bytes: number(c"rocksdb.estimate-live-data-size"),
             files,
             write_buffer_bytes: number(c"rocksdb.size-all-mem-tables"),
             cache_bytes: number(c"rocksdb.block-cache-usage"),
             debt_bytes: number(c"rocksdb.estimate-pending-compaction-bytes"),
-            is_stopped: number(c"rocksdb.is-write-stopped") != 0,
+            stopped: u64::from(number(c"rocksdb.is-write-stopped") != 0),
+            ..FileReport::default()
         }
     }
 

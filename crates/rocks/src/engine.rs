@@ -22,18 +22,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
-    EngineStats, Extensions, HeapPinned, HeapUpload, HeapValue, ItemView, Key, KeyHasher, LastDead,
-    Mark, Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue, Refused, Room,
-    Sequence, Ticket, Tokens, Verb, WalkStep, apply, bytes_of_put,
+    EngineStats, Extensions, FileReport, HeapPinned, HeapUpload, HeapValue, ItemView, Key,
+    KeyHasher, LastDead, Mark, Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue,
+    Refused, Room, Sequence, Ticket, Tokens, Verb, WalkStep, apply, bytes_of_put,
 };
-use kachel_host::{Level, log};
 use kachel_io::FileOperation;
 use kachel_stdx::is_before;
 
 use crate::accesses::Accesses;
 use crate::calls::{Completed, RocksCall, Task};
 use crate::change::Change;
-use crate::database::{Database, InMemory, Measured, Page};
+use crate::database::{Database, InMemory, Page};
 use crate::fetches::{Fetches, Unreadable};
 use crate::filter::RecordFilter;
 use crate::item::{Known, RocksItem};
@@ -275,8 +274,7 @@ impl Rocks {
             let text = format!(
                 "engine {engine} changes nothing any more: RocksDB cannot {what}: {failure}"
             );
-            log(Level::Error, format_args!("{text}"), &[]);
-            self.common.reports().note_error(&text);
+            self.common.reports().files.report_error(text);
         }
         self.durable.fail();
         self.note_report();
@@ -288,16 +286,15 @@ impl Rocks {
     fn report(&mut self, failure: &str) {
         if !self.has_reported {
             let text = format!("engine {}: RocksDB cannot read: {failure}", self.number);
-            log(Level::Error, format_args!("{text}"), &[]);
-            self.common.reports().note_error(&text);
+            self.common.reports().files.report_error(text);
         }
         self.has_reported = true;
     }
 
     /// Reports the numbers of the engine.
     fn note_report(&mut self) {
-        self.measuring.report.is_read_only = self.durable.has_failed();
-        self.common.reports().note(self.number, self.measuring.report);
+        self.measuring.report.read_only = u64::from(self.durable.has_failed());
+        self.common.reports().files.note(self.number, self.measuring.report.clone());
     }
 
     /// A batch was written, or not.
@@ -565,7 +562,7 @@ impl Engine for Rocks {
             return Some(RocksCall::operation(&self.database, Task::Sync));
         }
         if self.measuring.take_wanted(self.common.reports()) {
-            let task = Task::Measure { measured: Measured::default(), items: 0 };
+            let task = Task::Measure { measured: FileReport::default(), items: 0 };
             return Some(RocksCall::operation(&self.database, task));
         }
         None
@@ -590,7 +587,8 @@ impl Engine for Rocks {
             }
             Task::Measure { measured, items } => {
                 if failure.is_none() {
-                    (self.measuring.report.measured, self.stats.items) = (measured, items);
+                    self.measuring.note_measured(measured);
+                    self.stats.items = items;
                 }
                 self.note_report();
             }

@@ -1,7 +1,7 @@
 //! What the engines report about their databases (`stats engine`).
 //!
 //! Upstream:   each engine notes its numbers, at most once a second.
-//! Downstream: `shared` adds them up when somebody asks.
+//! Downstream: `engine::FileReports` adds them up when somebody asks.
 //!
 //! Invariants:
 //! - O1  Nobody who asks waits for a database. An engine measures its database in the next second
@@ -9,25 +9,13 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard};
 
-use kachel_engine::FileReport;
-
-use crate::database::Measured;
-
-/// The numbers of one engine.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct EngineReport {
-    pub(crate) measured: Measured,
-    pub(crate) commits: u64,
-    pub(crate) syncs: u64,
-    pub(crate) is_read_only: bool,
-}
+use kachel_engine::{FileReport, FileReports};
 
 /// What an engine reports, and when it measures its database (O1).
 #[derive(Debug)]
 pub(crate) struct Measuring {
-    pub(crate) report: EngineReport,
+    pub(crate) report: FileReport,
     second: u32,
     /// How often somebody had asked when the database was measured last.
     asked: u64,
@@ -39,7 +27,7 @@ pub(crate) struct Measuring {
 impl Default for Measuring {
     /// The database was not measured yet.
     fn default() -> Self {
-        let (report, second, asked) = (EngineReport::default(), 0, 0);
+        let (report, second, asked) = (FileReport::default(), 0, 0);
         Self { report, second, asked, has_written: true, is_wanted: false }
     }
 }
@@ -62,6 +50,12 @@ impl Measuring {
         is_wanted
     }
 
+    /// The database was measured.
+    pub(crate) fn note_measured(&mut self, measured: FileReport) {
+        let FileReport { commits, syncs, .. } = self.report;
+        self.report = FileReport { commits, syncs, ..measured };
+    }
+
     /// A batch is in the database; `syncs`: and synced.
     pub(crate) fn note_commit(&mut self, syncs: bool) {
         self.report.commits += 1;
@@ -79,8 +73,8 @@ impl Measuring {
 /// The reports of all engines.
 #[derive(Debug)]
 pub(crate) struct Reports {
-    engines: Mutex<Vec<EngineReport>>,
-    first_error: Mutex<Option<String>>,
+    pub(crate) files: FileReports,
+    engines: u16,
     /// How often somebody has asked (O1).
     asked: AtomicU64,
 }
@@ -88,12 +82,7 @@ pub(crate) struct Reports {
 impl Reports {
     /// Of engines that have reported nothing.
     pub(crate) fn new(engines: u16) -> Self {
-        let engines = Mutex::new(vec![EngineReport::default(); usize::from(engines)]);
-        Self { engines, first_error: Mutex::default(), asked: AtomicU64::new(0) }
-    }
-
-    fn engines(&self) -> MutexGuard<'_, Vec<EngineReport>> {
-        self.engines.lock().expect("a panic ends the process")
+        Self { files: FileReports::default(), engines, asked: AtomicU64::new(0) }
     }
 
     /// How often somebody has asked (O1). Cost: a load.
@@ -101,36 +90,13 @@ impl Reports {
         self.asked.load(Relaxed)
     }
 
-    /// Notes the numbers of an engine.
-    pub(crate) fn note(&self, engine: u16, report: EngineReport) {
-        self.engines()[usize::from(engine)] = report;
-    }
-
-    /// Notes a failure, if it is the first one.
-    pub(crate) fn note_error(&self, text: &str) {
-        let mut first = self.first_error.lock().expect("a panic ends the process");
-        first.get_or_insert_with(|| text.to_owned());
-    }
-
     /// The sums of all engines. `is_read_only`: none of them takes changes any more.
     pub(crate) fn sums(&self, is_read_only: bool) -> FileReport {
         self.asked.fetch_add(1, Relaxed);
-        let engines = self.engines();
-        let mut sums = FileReport {
-            first_error: self.first_error.lock().expect("a panic ends the process").clone(),
-            ..FileReport::default()
-        };
-        for EngineReport { measured, commits, syncs, is_read_only: is_own } in &*engines {
-            sums.disk_bytes += measured.disk_bytes;
-            sums.live_bytes += measured.live_bytes;
-            sums.files += measured.files;
-            sums.write_buffer_bytes += measured.write_buffer_bytes;
-            sums.cache_bytes = sums.cache_bytes.max(measured.cache_bytes);
-            sums.debt_bytes += measured.debt_bytes;
-            sums.stopped += u64::from(measured.is_stopped);
-            sums.read_only += u64::from(*is_own || is_read_only);
-            sums.commits += commits;
-            sums.syncs += syncs;
+        let mut sums = self.files.sums();
+        sums.cache_bytes = self.files.max(|report| report.cache_bytes); // They share one cache.
+        if is_read_only {
+            sums.read_only = self.engines.into();
         }
         sums
     }

@@ -23,7 +23,6 @@ use kachel_engine::{
     Common, EngineOptions, FileReport, FlushFailed, HeapCommon, HeapUpload, KeptSeconds, Now,
     Opening, PrefixRefused,
 };
-use kachel_host::{Level, log};
 use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, FlushWord, Place, Reader, is_before};
 
 use crate::directory::{Directory, KeptFlushes, KeptPrefix};
@@ -191,9 +190,7 @@ impl RocksCommon {
         let flushes = KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes };
         directory.keep(&flushes).map_err(|error| {
             let what = "a flush cannot be written, so nothing is changed any more";
-            let text = format!("--data: {what}: {error}");
-            log(Level::Error, format_args!("{text}"), &[]);
-            self.shared.reports.note_error(&text);
+            self.shared.reports.files.report_error(format!("--data: {what}: {error}"));
             self.shared.has_failed.store(true, Relaxed);
             self.refuse_flushes();
             FlushFailed

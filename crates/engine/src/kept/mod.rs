@@ -1,10 +1,13 @@
-//! Numbers of engines with files that keep their meaning over a restart: times and CAS tokens.
+//! What engines with files have in common: numbers that keep their meaning over a restart, and the
+//! reports about their files.
 //!
 //! Upstream:   the engines `flash` and `rocks`.
-//! Downstream: `time` and `verb`.
+//! Downstream: `time`, `verb` and `report`.
 
+mod reports;
 mod seconds;
 mod tokens;
 
+pub use reports::FileReports;
 pub use seconds::KeptSeconds;
 pub use tokens::{RESERVED_TOKENS, Tokens};

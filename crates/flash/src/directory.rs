@@ -20,8 +20,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use kachel_engine::PARTITIONS;
-use kachel_host::{DataFolder, LOCK_FILE, NEW_SUFFIX, entropy, read_if_there};
+use kachel_engine::{PARTITIONS, engine_folder, is_engine_folder};
+use kachel_host::{DataFolder, NEW_SUFFIX, entropy, first_foreign, read_if_there};
 use kachel_io::{AnyIo, Choice, FolderHandle, Limits};
 use kachel_log::{
     Geometry, LOG_FILE, LogIdentity, ROOT_BYTES_MAX, ROOT_FILE, Root, Task, create_log,
@@ -35,10 +35,6 @@ const ENGINE: &str = "flash";
 const FLUSH_FILE: &str = "kachel.flush";
 /// No file of flushes is longer.
 const FLUSH_BYTES_MAX: u64 = 4096;
-/// The beginning of the name of an engine's folder. Its number has four digits.
-const FOLDER: &str = "engine-";
-/// What a file system has in its own folder.
-const OF_FILE_SYSTEM: &str = "lost+found";
 
 /// The most files of the directory itself that are open: its lock, one that is replaced, and the
 /// folder of that.
@@ -55,7 +51,7 @@ fn refused(path: &Path, why: impl std::fmt::Display) -> io::Error {
 fn root_of(path: &Path) -> io::Result<Option<Root>> {
     let found = read_if_there(&path.join(ROOT_FILE), ROOT_BYTES_MAX as u64);
     let Some(content) = found.map_err(|error| refused(path, error))? else {
-        return match first_foreign(path)? {
+        return match first_foreign(path, is_ours).map_err(|error| refused(path, error))? {
             None => Ok(None),
             Some(name) => Err(refused(path, format_args!("has {name} and no {ROOT_FILE}"))),
         };
@@ -75,38 +71,12 @@ fn root_of(path: &Path) -> io::Result<Option<Root>> {
     Ok(Some(root))
 }
 
-/// A name in a directory without a root file that no start of ours leaves there.
-fn first_foreign(path: &Path) -> io::Result<Option<String>> {
-    let entries = match std::fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(refused(path, error)),
-    };
-    for entry in entries {
-        let name = entry.map_err(|error| refused(path, error))?.file_name();
-        let name = name.to_string_lossy().into_owned();
-        let is_new = |file: &str| name.strip_suffix(NEW_SUFFIX) == Some(file);
-        let is_ours = [LOCK_FILE, OF_FILE_SYSTEM, FLUSH_FILE].contains(&&*name)
-            || is_new(ROOT_FILE)
-            || is_new(FLUSH_FILE)
-            || is_folder_of_engine(&name);
-        if !is_ours {
-            return Ok(Some(name));
-        }
-    }
-    Ok(None)
-}
-
-/// The name of an engine's folder.
-fn folder_of(engine: u16) -> String {
-    format!("{FOLDER}{engine:04}")
-}
-
-/// Whether a folder has the name of an engine's folder.
-fn is_folder_of_engine(name: &str) -> bool {
-    let digits = name.strip_prefix(FOLDER).filter(|digits| digits.len() == 4);
-    let number = digits.and_then(|digits| digits.parse::<u32>().ok());
-    number.is_some_and(|number| number < PARTITIONS)
+/// Whether a start of ours may leave this name in a directory without a root file.
+fn is_ours(name: &str) -> bool {
+    let file = name.strip_suffix(NEW_SUFFIX);
+    name == FLUSH_FILE
+        || [Some(ROOT_FILE), Some(FLUSH_FILE)].contains(&file)
+        || is_engine_folder(name)
 }
 
 /// The number of engines that a directory was made for. `None` if there is no store yet.
@@ -193,12 +163,12 @@ impl FlashDirectory {
 
 impl StoreFiles for FlashDirectory {
     fn path(&self, engine: u16) -> String {
-        self.folder.path().join(folder_of(engine)).display().to_string()
+        self.folder.path().join(engine_folder(engine)).display().to_string()
     }
 
     fn folder(&mut self, engine: u16) -> io::Result<FolderHandle> {
         let path = self.path(engine);
-        let opened = self.folder.subfolder(&folder_of(engine), self.is_new);
+        let opened = self.folder.subfolder(&engine_folder(engine), self.is_new);
         let opened = opened.map_err(|error| refused(Path::new(&path), error))?; // Y2
         let log = Path::new(&path).join(LOG_FILE);
         if !self.is_new && !log.exists() {

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use crate::regular_file::read_regular_file;
 
 /// The file whose lock the process holds.
-pub const LOCK_FILE: &str = "kachel.lock";
+const LOCK_FILE: &str = "kachel.lock";
+/// What a file system has in its own folder.
+const OF_FILE_SYSTEM: &str = "lost+found";
 /// What is added to the name of a file while it is written.
 pub const NEW_SUFFIX: &str = ".new";
 
@@ -126,6 +128,25 @@ pub fn read_if_there(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>>
     }
 }
 
+/// A name in a folder that is not the lock, not the file system's own, and not one for which
+/// `is_ours` is true. `None` also if there is no folder.
+///
+/// Errors: the folder cannot be read.
+pub fn first_foreign(path: &Path, is_ours: impl Fn(&str) -> bool) -> io::Result<Option<String>> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if ![LOCK_FILE, OF_FILE_SYSTEM].contains(&&*name) && !is_ours(&name) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
 /// The bytes of the file system that a path is on, or will be on.
 ///
 /// Errors: the kernel says so.
@@ -189,6 +210,12 @@ mod tests {
         assert!(folder.subfolder("engine", false).is_err(), "there is none");
         folder.subfolder("engine", true).expect("it is made");
         folder.subfolder("engine", false).expect("it is there");
+        fs::create_dir(path.join(OF_FILE_SYSTEM)).expect("a folder");
+        let foreign =
+            |ours: &[&str]| first_foreign(&path, |name| ours.contains(&name)).expect("read");
+        assert_eq!(foreign(&["file", "engine"]), None);
+        assert_eq!(foreign(&["file"]).as_deref(), Some("engine"));
+        assert_eq!(first_foreign(&path.join("none"), |_| false).expect("no folder"), None);
         assert!(folder.subfolder("file", true).is_err(), "a file");
         drop(folder);
         DataFolder::open(&path).expect("the lock is free");

@@ -26,12 +26,11 @@
 //! - Y4  A directory with a root file has all of its parts, and their names are durable. If a part
 //!   is missing, the directory is refused: a part that was made anew would be empty.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use kachel_engine::PARTITIONS;
-use kachel_host::{DataFolder, LOCK_FILE, read_if_there};
+use kachel_engine::{PARTITIONS, engine_folder, is_engine_folder};
+use kachel_host::{DataFolder, first_foreign, read_if_there};
 use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, PREFIX_BYTES_MAX};
 
 use crate::range::KeyRange;
@@ -41,10 +40,6 @@ const FLUSH: &str = "kachel.flush";
 /// The root file of a directory that is not finished, and the next file of the flushes (Y2).
 const NEW_ROOT: &str = "kachel.root.new";
 const NEW_FLUSH: &str = "kachel.flush.new";
-/// What a file system has in its own folder.
-const OF_FILE_SYSTEM: &str = "lost+found";
-/// The beginning of the name of an engine's folder. Its number has four digits.
-const FOLDER: &str = "engine-";
 /// What stands for the delimiter of a prefix that has none.
 const ANY: &str = "any";
 /// The file that each database of RocksDB has, from its making on.
@@ -114,7 +109,7 @@ fn refused(path: &Path, why: impl std::fmt::Display) -> io::Error {
 pub(crate) fn engines_of(path: &Path) -> io::Result<Option<u16>> {
     match root_text(path, ROOT)? {
         Some(text) => engines_in(&text).map(Some).map_err(|why| refused(path, why)),
-        None => match first_foreign(path)? {
+        None => match foreign_in(path)? {
             None => Ok(None),
             Some(name) => Err(refused(path, format_args!("has {name} and no {ROOT}"))),
         },
@@ -146,35 +141,16 @@ fn engines_in(text: &str) -> Result<u16, String> {
     number.filter(is_possible).ok_or_else(|| "the root file is damaged".to_owned())
 }
 
-/// Whether a folder has the name of an engine's folder.
-fn is_folder_of_engine(name: &str) -> bool {
-    let digits = name.strip_prefix(FOLDER).filter(|digits| digits.len() == 4);
-    let number = digits.and_then(|digits| digits.parse::<u32>().ok());
-    number.is_some_and(|number| number < PARTITIONS)
-}
-
 /// A name in a directory without a root file that no start of ours leaves there. Only a start that
 /// has a new root file makes the other parts.
-fn first_foreign(path: &Path) -> io::Result<Option<String>> {
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(refused(path, error)),
-    };
+fn foreign_in(path: &Path) -> io::Result<Option<String>> {
     let is_begun = root_text(path, NEW_ROOT)?.is_some_and(|text| engines_in(&text).is_ok());
-    for entry in entries {
-        let name = entry.map_err(|error| refused(path, error))?.file_name();
-        let name = name.to_string_lossy().into_owned();
-        let is_ours = match &name[..] {
-            LOCK_FILE | NEW_ROOT | OF_FILE_SYSTEM => true,
-            FLUSH | NEW_FLUSH => is_begun,
-            other => is_begun && is_folder_of_engine(other),
-        };
-        if !is_ours {
-            return Ok(Some(name));
-        }
-    }
-    Ok(None)
+    let is_ours = |name: &str| match name {
+        NEW_ROOT => true,
+        FLUSH | NEW_FLUSH => is_begun,
+        other => is_begun && is_engine_folder(other),
+    };
+    first_foreign(path, is_ours).map_err(|error| refused(path, error))
 }
 
 impl Directory {
@@ -219,7 +195,7 @@ impl Directory {
     /// The first part that is not there.
     fn first_missing(&self, engines: u16) -> Option<String> {
         let of_engine = |engine: u16| {
-            let folder = folder_of(engine);
+            let folder = engine_folder(engine);
             [folder.clone(), format!("{folder}/{DATABASE}")]
         };
         let parts = (0..engines).flat_map(of_engine);
@@ -229,7 +205,7 @@ impl Directory {
 
     /// The folder of an engine's database.
     pub(crate) fn folder(&self, engine: u16) -> PathBuf {
-        self.folder.path().join(folder_of(engine))
+        self.folder.path().join(engine_folder(engine))
     }
 
     /// The flushes of the process before. There are none in a new directory.
@@ -252,11 +228,6 @@ impl Directory {
     pub(crate) fn keep(&self, flushes: &KeptFlushes) -> io::Result<()> {
         self.folder.replace(FLUSH, text_of(flushes).as_bytes())
     }
-}
-
-/// The name of an engine's folder.
-fn folder_of(engine: u16) -> String {
-    format!("{FOLDER}{engine:04}")
 }
 
 /// Whether the directory was made for `engines` engines. `false` if there is none yet.
@@ -314,6 +285,8 @@ fn prefix_in(line: &str) -> Option<KeptPrefix> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn sentence(result: io::Result<impl std::fmt::Debug>) -> String {
@@ -419,7 +392,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("data");
         let directory = Directory::open(&path, 2).expect("it is begun");
-        fs::create_dir(path.join(OF_FILE_SYSTEM)).expect("a folder");
+        fs::create_dir(path.join("lost+found")).expect("a folder");
         fs::create_dir(directory.folder(1)).expect("a folder");
         directory.keep(&KeptFlushes::default()).expect("written");
         drop(directory);

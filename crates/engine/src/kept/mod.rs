@@ -1,13 +1,15 @@
-//! What engines with files have in common: numbers that keep their meaning over a restart, and the
-//! reports about their files.
+//! What engines with files have in common: numbers that keep their meaning over a restart, the
+//! names of their folders, and the reports about their files.
 //!
 //! Upstream:   the engines `flash` and `rocks`.
-//! Downstream: `time`, `verb` and `report`.
+//! Downstream: `key`, `time`, `verb` and `report`.
 
+mod folders;
 mod reports;
 mod seconds;
 mod tokens;
 
+pub use folders::{engine_folder, is_engine_folder};
 pub use reports::FileReports;
 pub use seconds::KeptSeconds;
 pub use tokens::{RESERVED_TOKENS, Tokens};

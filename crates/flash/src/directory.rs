@@ -7,7 +7,7 @@
 //! ```text
 //! DIR/kachel.root    the kind of the engines, their number, and the sizes of their logs
 //! DIR/kachel.lock    empty; the process that serves from the directory holds its lock
-//! DIR/kachel.flush   the number of flushes, and the Unix time of a pending one
+//! DIR/kachel.flush   the flushes (`engine`: `kept/flushes.rs`)
 //! DIR/engine-0000/   the log of the first engine
 //! ```
 //!
@@ -20,7 +20,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use kachel_engine::{PARTITIONS, engine_folder, is_engine_folder};
+use kachel_engine::{
+    FLUSH_BYTES_MAX, FLUSH_FILE, KeptFlushes, PARTITIONS, engine_folder, is_engine_folder,
+};
 use kachel_host::{DataFolder, NEW_SUFFIX, entropy, first_foreign, read_if_there};
 use kachel_io::{AnyIo, Choice, FolderHandle, Limits};
 use kachel_log::{
@@ -28,13 +30,10 @@ use kachel_log::{
 };
 
 use crate::opening::StoreFiles;
-use crate::shared::{KeepFlushes, KeptFlush};
+use crate::shared::KeepFlushes;
 
 /// The kind of the engines, in the root file.
 const ENGINE: &str = "flash";
-const FLUSH_FILE: &str = "kachel.flush";
-/// No file of flushes is longer.
-const FLUSH_BYTES_MAX: u64 = 4096;
 
 /// The most files of the directory itself that are open: its lock, one that is replaced, and the
 /// folder of that.
@@ -100,22 +99,9 @@ pub struct FlashDirectory {
 struct Keeper(Arc<DataFolder>);
 
 impl KeepFlushes for Keeper {
-    fn keep(&mut self, flush: KeptFlush) -> io::Result<()> {
-        self.0.replace(FLUSH_FILE, text_of(flush).as_bytes())
+    fn keep(&mut self, flushes: &KeptFlushes) -> io::Result<()> {
+        self.0.replace(FLUSH_FILE, flushes.text().as_bytes())
     }
-}
-
-fn text_of(flush: KeptFlush) -> String {
-    let KeptFlush { epoch, due_unix_s } = flush;
-    format!("flushes {epoch}\npending {due_unix_s}\n")
-}
-
-/// The flushes that a file of them says.
-fn flush_in(content: &[u8]) -> Option<KeptFlush> {
-    let (first, rest) = std::str::from_utf8(content).ok()?.split_once('\n')?;
-    let epoch = first.strip_prefix("flushes ")?.parse().ok()?;
-    let due_unix_s = rest.strip_prefix("pending ")?.strip_suffix('\n')?.parse().ok()?;
-    Some(KeptFlush { epoch, due_unix_s })
 }
 
 impl FlashDirectory {
@@ -191,9 +177,9 @@ impl StoreFiles for FlashDirectory {
         task.run(&mut self.io)
     }
 
-    fn flushes(&mut self) -> io::Result<KeptFlush> {
+    fn flushes(&mut self) -> io::Result<KeptFlushes> {
         if self.is_new {
-            return Ok(KeptFlush::default());
+            return Ok(KeptFlushes::default());
         }
         let path = self.folder.path();
         let found = self.folder.read(FLUSH_FILE, FLUSH_BYTES_MAX);
@@ -201,7 +187,7 @@ impl StoreFiles for FlashDirectory {
             |why: &dyn std::fmt::Display| refused(path, format_args!("{FLUSH_FILE} {why}"));
         let content = found.map_err(|error| of_file(&error))?;
         let content = content.ok_or_else(|| of_file(&"is missing"))?; // Y2
-        flush_in(&content).ok_or_else(|| of_file(&"is damaged"))
+        KeptFlushes::parse(&content).map_err(|why| of_file(&why))
     }
 
     fn keeper(&mut self) -> Box<dyn KeepFlushes> {
@@ -212,7 +198,7 @@ impl StoreFiles for FlashDirectory {
         if self.is_new {
             let path = self.folder.path().to_owned();
             let text = self.root.text().expect("a kind, engines and a size");
-            let flush = text_of(KeptFlush::default());
+            let flush = KeptFlushes::default().text();
             let written = self.folder.replace(FLUSH_FILE, flush.as_bytes());
             let written = written.and_then(|()| self.folder.replace(ROOT_FILE, text.as_bytes()));
             written.map_err(|error| refused(&path, error))?;

@@ -47,4 +47,4 @@ pub use directory::{DIRECTORY_FILES_MAX, FlashDirectory, engines_of};
 pub use engine::Flash;
 pub use opening::{FlashOpener, FlashOptions, StoreFiles};
 pub use reader::FlashReader;
-pub use shared::{FlashCommon, KeepFlushes, KeptFlush};
+pub use shared::{FlashCommon, KeepFlushes};

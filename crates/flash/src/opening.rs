@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use kachel_cache::CacheOpener;
-use kachel_engine::{DurableWord, Engine as _, OpenEngines, Opening, Tokens};
+use kachel_engine::{DurableWord, Engine as _, KeptFlushes, OpenEngines, Opening, Tokens};
 use kachel_io::FolderHandle;
 use kachel_log::{Geometry, LogIdentity, LogOptions, SyncMode, Task, open_log};
 use kachel_stdx::is_before;
@@ -19,7 +19,7 @@ use crate::collection::Collection;
 use crate::engine::Flash;
 use crate::recent::RecentChanges;
 use crate::replay::Found;
-use crate::shared::{FlashCommon, KeepFlushes, KeptFlush};
+use crate::shared::{FlashCommon, KeepFlushes, settled};
 use crate::store::{SPARES_OF_STORES, Store, StoreParts};
 
 /// The files of a store, as a start needs them.
@@ -43,7 +43,7 @@ pub trait StoreFiles: Debug {
     /// The flushes of the process before.
     ///
     /// Errors: they cannot be read.
-    fn flushes(&mut self) -> io::Result<KeptFlush>;
+    fn flushes(&mut self) -> io::Result<KeptFlushes>;
 
     /// Keeps the flushes of this process.
     fn keeper(&mut self) -> Box<dyn KeepFlushes>;
@@ -103,7 +103,7 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
         let folders: Vec<_> = (0..opening.engines).map(|number| files.folder(number)).collect();
         let folders = folders.into_iter().collect::<io::Result<Vec<_>>>()?;
         files.finish()?;
-        let mut kept = kept.settled(&opening.start);
+        let mut kept = settled(kept, &opening.start);
         let mut opened = Vec::new();
         for (number, folder) in (0..).zip(folders) {
             let found = Found::new(geometry, Arc::clone(&opening.budget), kept.epoch);
@@ -127,10 +127,10 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
         let mut keeper = files.keeper();
         if let Some(newest) = newest.filter(|newest| is_before(kept.epoch, *newest)) {
             // The pending flush was carried out, and the clock has gone back since.
-            kept = KeptFlush { epoch: newest, due_unix_s: 0 };
-            keeper.keep(kept)?;
+            (kept.epoch, kept.due_unix_s) = (newest, 0);
+            keeper.keep(&kept)?;
         }
-        let common = FlashCommon::new(common, keeper, kept, &opening.start);
+        let common = FlashCommon::new(common, keeper, &kept, &opening.start);
         let mut engines = Vec::new();
         for ((number, mut cache), (mut log, found)) in (0..).zip(caches).zip(opened) {
             cache.hold_copies();

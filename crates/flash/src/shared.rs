@@ -17,28 +17,18 @@ use std::sync::{Arc, Mutex};
 
 use kachel_cache::{CacheCommon, CacheUpload, Pool};
 use kachel_engine::{
-    Common, EngineOptions, FileReport, FileReports, FlushFailed, KeptSeconds, Now, PrefixRefused,
+    Common, EngineOptions, FileReport, FileReports, FlushFailed, KeptFlushes, KeptSeconds, Now,
+    PrefixRefused,
 };
 use kachel_stdx::{BytePrefix, Landing, Place, Reader, SizeClasses};
 
-/// The flushes of a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptFlush {
-    /// The number of flushes.
-    pub epoch: u32,
-    /// The Unix time of a pending flush; 0: none is pending.
-    pub due_unix_s: u32,
-}
-
-impl KeptFlush {
-    /// The flushes when a process starts: a pending one that is due is carried out.
-    pub(crate) fn settled(self, start: &Now) -> Self {
-        let due = KeptSeconds::of(start).of_unix(self.due_unix_s);
-        if due == 0 || due > start.second {
-            return self;
-        }
-        Self { epoch: self.epoch.wrapping_add(1), due_unix_s: 0 }
+/// The flushes when a process starts: a pending one that is due is carried out.
+pub(crate) fn settled(kept: KeptFlushes, start: &Now) -> KeptFlushes {
+    let due = KeptSeconds::of(start).of_unix(kept.due_unix_s);
+    if due == 0 || due > start.second {
+        return kept;
     }
+    KeptFlushes { epoch: kept.epoch.wrapping_add(1), due_unix_s: 0, ..kept }
 }
 
 /// Keeps the flushes of a store.
@@ -46,7 +36,7 @@ pub trait KeepFlushes: Debug + Send {
     /// Makes flushes durable. Waits for the disk.
     ///
     /// Errors: these or the flushes before are kept.
-    fn keep(&mut self, flush: KeptFlush) -> io::Result<()>;
+    fn keep(&mut self, flushes: &KeptFlushes) -> io::Result<()>;
 }
 
 /// The part that all engines of a process share.
@@ -75,7 +65,7 @@ impl FlashCommon {
     pub(crate) fn new(
         cache: CacheCommon,
         keeper: Box<dyn KeepFlushes>,
-        kept: KeptFlush,
+        kept: &KeptFlushes,
         start: &Now,
     ) -> Self {
         let seconds = KeptSeconds::of(start);
@@ -146,7 +136,7 @@ impl FlashCommon {
         self.cache.cancel_flush(now)?;
         let epoch = self.epoch(now).wrapping_add(more);
         let due_unix_s = self.seconds().to_unix(due);
-        if let Err(error) = keeper.keep(KeptFlush { epoch, due_unix_s }) {
+        if let Err(error) = keeper.keep(&KeptFlushes { epoch, due_unix_s, ..KeptFlushes::default() }) {
             // The flush may be there at the next start. It does not count before.
             let what = "a flush cannot be written, so nothing is changed any more";
             self.shared.reports.report_error(format!("--data: {what}: {error}"));

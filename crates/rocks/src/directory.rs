@@ -7,8 +7,7 @@
 //! ```text
 //! DIR/kachel.root    the format, the kind of the engines, and their number
 //! DIR/kachel.lock    empty; the process that serves from the directory holds its lock
-//! DIR/kachel.flush   the number of flushes, the Unix time of a pending one, the number of flushes
-//!                    of prefixes, and those of them that some database may lack
+//! DIR/kachel.flush   the flushes (`engine`: `kept/flushes.rs`)
 //! DIR/engine-0000/   the database of the first engine
 //! ```
 //!
@@ -29,19 +28,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use kachel_engine::{PARTITIONS, engine_folder, is_engine_folder};
+use kachel_engine::{
+    FLUSH_BYTES_MAX, FLUSH_FILE, KeptFlushes, PARTITIONS, engine_folder, is_engine_folder,
+};
 use kachel_host::{DataFolder, first_foreign, read_if_there};
-use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, PREFIX_BYTES_MAX};
-
-use crate::range::KeyRange;
 
 const ROOT: &str = "kachel.root";
-const FLUSH: &str = "kachel.flush";
 /// The root file of a directory that is not finished, and the next file of the flushes (Y2).
 const NEW_ROOT: &str = "kachel.root.new";
 const NEW_FLUSH: &str = "kachel.flush.new";
-/// What stands for the delimiter of a prefix that has none.
-const ANY: &str = "any";
 /// The file that each database of RocksDB has, from its making on.
 const DATABASE: &str = "CURRENT";
 /// The first line of the root file.
@@ -50,9 +45,6 @@ const FORMAT: &str = "kachel data, format 1";
 const ENGINE: &str = "engine rocksdb";
 /// No root file is longer.
 const ROOT_BYTES_MAX: u64 = 4096;
-/// No file of flushes is longer: a line has less than 64 bytes beside those of a prefix.
-const FLUSH_BYTES_MAX: u64 = (FLUSHED_PREFIXES_MAX as u64 + 3) * (64 + 2 * PREFIX_BYTES_MAX as u64);
-
 /// The most files of the directory itself that are open: its lock, and one that is replaced.
 pub(crate) const DIRECTORY_FILES_MAX: u64 = 3;
 
@@ -63,38 +55,6 @@ pub(crate) struct Directory {
     folder: DataFolder,
     /// Whether it has no root file yet.
     is_new: bool,
-}
-
-/// The flushes of a directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KeptFlushes {
-    /// The number of flushes.
-    pub(crate) epoch: u32,
-    /// The Unix time of a pending flush; 0: none is pending.
-    pub(crate) due_unix_s: u32,
-    /// The number of the newest flush of a prefix; 0: there was none.
-    pub(crate) newest_prefix: u64,
-    /// The flushes of prefixes that may not be in all databases, in their order.
-    pub(crate) prefixes: Vec<KeptPrefix>,
-}
-
-/// A flush of a prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeptPrefix {
-    pub(crate) number: u64,
-    bytes: Box<[u8]>,
-    delimiter: Option<u8>,
-}
-
-impl KeptPrefix {
-    pub(crate) fn new(number: u64, prefix: &BytePrefix<'_>) -> Self {
-        Self { number, bytes: prefix.bytes().into(), delimiter: prefix.delimiter() }
-    }
-
-    /// The ranges of the keys that it takes.
-    pub(crate) fn ranges(&self) -> Vec<KeyRange> {
-        KeyRange::of_prefix(&self.bytes, self.delimiter)
-    }
 }
 
 /// Why a directory is refused, with its path.
@@ -147,7 +107,7 @@ fn foreign_in(path: &Path) -> io::Result<Option<String>> {
     let is_begun = root_text(path, NEW_ROOT)?.is_some_and(|text| engines_in(&text).is_ok());
     let is_ours = |name: &str| match name {
         NEW_ROOT => true,
-        FLUSH | NEW_FLUSH => is_begun,
+        FLUSH_FILE | NEW_FLUSH => is_begun,
         other => is_begun && is_engine_folder(other),
     };
     first_foreign(path, is_ours).map_err(|error| refused(path, error))
@@ -199,7 +159,7 @@ impl Directory {
             [folder.clone(), format!("{folder}/{DATABASE}")]
         };
         let parts = (0..engines).flat_map(of_engine);
-        let mut parts = std::iter::once(FLUSH.to_owned()).chain(parts);
+        let mut parts = std::iter::once(FLUSH_FILE.to_owned()).chain(parts);
         parts.find(|part| !self.folder.path().join(part).exists())
     }
 
@@ -216,17 +176,16 @@ impl Directory {
             return Ok(KeptFlushes::default());
         }
         let of_file = |why: &dyn std::fmt::Display| {
-            refused(self.folder.path(), format_args!("{FLUSH} {why}"))
+            refused(self.folder.path(), format_args!("{FLUSH_FILE} {why}"))
         };
-        let found = self.folder.read(FLUSH, FLUSH_BYTES_MAX).map_err(|error| of_file(&error))?;
+        let found = self.folder.read(FLUSH_FILE, FLUSH_BYTES_MAX).map_err(|error| of_file(&error))?;
         let content = found.ok_or_else(|| of_file(&"is missing"))?; // Y4
-        let text = str::from_utf8(&content).ok();
-        text.and_then(flushes_in).ok_or_else(|| of_file(&"is damaged"))
+        KeptFlushes::parse(&content).map_err(|why| of_file(&why))
     }
 
     /// Makes flushes durable (Y2). Waits for the disk.
     pub(crate) fn keep(&self, flushes: &KeptFlushes) -> io::Result<()> {
-        self.folder.replace(FLUSH, text_of(flushes).as_bytes())
+        self.folder.replace(FLUSH_FILE, flushes.text().as_bytes())
     }
 }
 
@@ -244,48 +203,12 @@ fn is_made_for(path: &Path, engines: u16) -> io::Result<bool> {
     }
 }
 
-/// The text of a file of flushes. The delimiter and the bytes of a prefix are hexadecimal.
-fn text_of(flushes: &KeptFlushes) -> String {
-    let KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes } = flushes;
-    let mut text = format!("flushes {epoch}\npending {due_unix_s}\nprefixes {newest_prefix}\n");
-    for KeptPrefix { number, bytes, delimiter } in prefixes {
-        let delimiter = delimiter.map_or_else(|| ANY.to_owned(), |byte| format!("{byte:02x}"));
-        let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        text.push_str(&format!("prefix {number} {delimiter} {bytes}\n"));
-    }
-    text
-}
-
-/// The flushes that a file of them says.
-fn flushes_in(text: &str) -> Option<KeptFlushes> {
-    let mut lines = text.strip_suffix('\n')?.split('\n');
-    let epoch = lines.next()?.strip_prefix("flushes ")?.parse().ok()?;
-    let due_unix_s = lines.next()?.strip_prefix("pending ")?.parse().ok()?;
-    let newest_prefix = lines.next()?.strip_prefix("prefixes ")?.parse().ok()?;
-    let prefixes: Vec<_> = lines.map(prefix_in).collect::<Option<_>>()?;
-    let is_in_order = prefixes.is_sorted_by(|before, prefix| before.number < prefix.number)
-        && prefixes.last().is_none_or(|last| last.number <= newest_prefix);
-    is_in_order.then_some(KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes })
-}
-
-/// The flush of a prefix that a line says.
-fn prefix_in(line: &str) -> Option<KeptPrefix> {
-    let words: Vec<&str> = line.strip_prefix("prefix ")?.split(' ').collect();
-    let [number, delimiter, bytes] = words[..] else { return None };
-    let byte = |digits: &[u8]| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok();
-    let delimiter = match delimiter {
-        ANY => None,
-        digits => Some(byte(digits.as_bytes()).filter(|_| digits.len() == 2)?),
-    };
-    let is_whole = bytes.len() % 2 == 0 && (1..=PREFIX_BYTES_MAX).contains(&(bytes.len() / 2));
-    let bytes: Vec<u8> = bytes.as_bytes().chunks(2).map(byte).collect::<Option<_>>()?;
-    let number = number.parse().ok()?;
-    is_whole.then_some(KeptPrefix { number, bytes: bytes.into(), delimiter })
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use kachel_engine::KeptPrefix;
+    use kachel_stdx::BytePrefix;
 
     use super::*;
 
@@ -320,19 +243,9 @@ mod tests {
         assert_eq!(engines_of(&path).expect("nothing is there"), None);
         let directory = made(&path, 3);
         assert_eq!(directory.flushes().expect("none"), KeptFlushes::default());
-        let longest = [0xff; PREFIX_BYTES_MAX];
-        let prefixes = [
-            BytePrefix::of_name(b"user 1\n", b':').expect("a name"),
-            BytePrefix::of_bytes(&longest).expect("not longer"),
-        ];
-        let prefixes = prefixes.iter().cycle().take(FLUSHED_PREFIXES_MAX);
-        let prefixes = (u64::MAX / 2..).step_by(2).zip(prefixes);
-        let flushes = KeptFlushes {
-            epoch: 7,
-            due_unix_s: 1_800_000_000,
-            newest_prefix: u64::MAX,
-            prefixes: prefixes.map(|(number, prefix)| KeptPrefix::new(number, prefix)).collect(),
-        };
+        let prefix = BytePrefix::of_name(b"user", b':').expect("a name");
+        let prefixes = vec![KeptPrefix::new(3, &prefix)];
+        let flushes = KeptFlushes { epoch: 7, due_unix_s: 1, newest_prefix: 4, prefixes };
         directory.keep(&flushes).expect("written");
         assert!(sentence(Directory::open(&path, 3)).ends_with("has the directory open"), "Y3");
         drop(directory);
@@ -357,7 +270,7 @@ mod tests {
             ("precious", "", "has precious and no kachel.root"),
             ("precious.new", "", "has precious.new and no kachel.root"),
             ("renew", "", "has renew and no kachel.root"),
-            (FLUSH, "flushes 1\npending 0\n", "has kachel.flush and no kachel.root"),
+            (FLUSH_FILE, "flushes 1\npending 0\n", "has kachel.flush and no kachel.root"),
             ("engine-0000", "", "has engine-0000 and no kachel.root"),
         ];
         for (number, (name, text, wanted)) in cases.into_iter().enumerate() {
@@ -371,19 +284,15 @@ mod tests {
         let path = place.path().join("damaged");
         drop(made(&path, 1));
         let directory = Directory::open(&path, 1).expect("ours");
-        let whole = "flushes 1\npending 0\nprefixes 2\n";
-        let cases = [
-            "prefix 3 any 61",
-            "prefix 1 any 6",
-            "prefix 1 any ",
-            "prefix 1 3 61",
-            "prefix 1 any 6g",
-            "prefix 2 any 61\nprefix 2 any 62",
-        ];
-        let cut = (0..whole.len()).map(|bytes| whole[..bytes].to_owned());
-        for text in cut.chain(cases.map(|line| format!("{whole}{line}\n"))) {
-            fs::write(path.join(FLUSH), &text).expect("written");
-            assert!(sentence(directory.flushes()).ends_with("kachel.flush is damaged"), "{text}");
+        let whole = fs::read(path.join(FLUSH_FILE)).expect("it is there");
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            for damaged in [&changed, &whole[..at]] {
+                fs::write(path.join(FLUSH_FILE), damaged).expect("written");
+                assert!(sentence(directory.flushes()).ends_with("kachel.flush is damaged"), "{at}");
+                assert_eq!(fs::read(path.join(FLUSH_FILE)).expect("a file"), damaged, "Y1");
+            }
         }
     }
 
@@ -414,7 +323,7 @@ mod tests {
     #[test]
     fn a_directory_that_lacks_a_part_is_named_and_stays_as_it_is() {
         let place = tempfile::tempdir().expect("a folder");
-        for part in [FLUSH, "engine-0001", "engine-0001/CURRENT"] {
+        for part in [FLUSH_FILE, "engine-0001", "engine-0001/CURRENT"] {
             let path = place.path().join(part.replace('/', "-"));
             drop(made(&path, 2));
             let lost = path.join(part);

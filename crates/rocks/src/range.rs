@@ -5,6 +5,8 @@
 
 use std::ops::Bound;
 
+use kachel_stdx::BytePrefix;
+
 /// The keys from one on, up to another one, which is not in the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRange {
@@ -26,9 +28,10 @@ impl KeyRange {
         Self { from: bytes.into(), to }
     }
 
-    /// The ranges that a prefix takes, which ends at a delimiter unless that is `None`.
-    pub(crate) fn of_prefix(bytes: &[u8], delimiter: Option<u8>) -> Vec<Self> {
-        let Some(delimiter) = delimiter else { return vec![Self::beginning_with(bytes)] };
+    /// The ranges of the keys that a prefix takes.
+    pub(crate) fn of_prefix(prefix: &BytePrefix<'_>) -> Vec<Self> {
+        let bytes = prefix.bytes();
+        let Some(delimiter) = prefix.delimiter() else { return vec![Self::beginning_with(bytes)] };
         let alone = Self { from: bytes.into(), to: Some([bytes, &[0]].concat().into()) };
         vec![alone, Self::beginning_with(&[bytes, &[delimiter]].concat())]
     }
@@ -46,8 +49,6 @@ impl KeyRange {
 
 #[cfg(test)]
 mod tests {
-    use kachel_stdx::BytePrefix;
-
     use super::*;
 
     #[test]
@@ -58,7 +59,7 @@ mod tests {
         for name in names {
             let prefixes = [BytePrefix::of_bytes(name), BytePrefix::of_name(name, b':')];
             for prefix in prefixes.map(|prefix| prefix.expect("a short name")) {
-                let ranges = KeyRange::of_prefix(prefix.bytes(), prefix.delimiter());
+                let ranges = KeyRange::of_prefix(&prefix);
                 for key in names.iter().flat_map(|key| ends.map(|end| [key, end].concat())) {
                     let has = ranges.iter().any(|range| range.has(&key));
                     assert_eq!(has, prefix.takes(&key), "{prefix:?} {key:?}");

@@ -20,12 +20,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use kachel_engine::{
-    Common, EngineOptions, FileReport, FlushFailed, HeapCommon, HeapUpload, KeptSeconds, Now,
+    Common, EngineOptions, FileReport, FlushFailed, HeapCommon, HeapUpload, KeptFlushes, KeptPrefix, KeptSeconds, Now,
     Opening, PrefixRefused,
 };
 use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, FlushWord, Place, Reader, is_before};
 
-use crate::directory::{Directory, KeptFlushes, KeptPrefix};
+use crate::directory::Directory;
 use crate::range::KeyRange;
 use crate::record::Note;
 use crate::reports::Reports;
@@ -211,7 +211,7 @@ impl RocksCommon {
     pub(crate) fn take_prefixes(&self, taken: u64) -> (Vec<KeyRange>, u64) {
         let prefixes = self.prefixes();
         let not_taken = prefixes.list.iter().filter(|prefix| prefix.number > taken);
-        (not_taken.flat_map(KeptPrefix::ranges).collect(), self.newest_prefix())
+        (not_taken.flat_map(|kept| KeyRange::of_prefix(&kept.prefix())).collect(), self.newest_prefix())
     }
 
     /// An engine's database has the flushes of prefixes up to a number (C2).

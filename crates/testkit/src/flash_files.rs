@@ -6,7 +6,8 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use kachel_flash::{FlashOpener, FlashOptions, KeepFlushes, KeptFlush, StoreFiles};
+use kachel_engine::KeptFlushes;
+use kachel_flash::{FlashOpener, FlashOptions, KeepFlushes, StoreFiles};
 use kachel_io::memory::disk::Disk;
 use kachel_io::{Event, Files as _, FolderHandle, Io as _, Memory, MemoryNet, Wait};
 use kachel_log::{Geometry, LOG_FILE, LogIdentity, SyncMode, Task, create_log};
@@ -19,15 +20,15 @@ const IDENTITY: u64 = 0x7a3c_99e1_05b2_d84f;
 pub struct FlashFiles {
     disk: Disk,
     options: FlashOptions,
-    flushes: Arc<Mutex<KeptFlush>>,
+    flushes: Arc<Mutex<KeptFlushes>>,
 }
 
 #[derive(Debug)]
-struct Keeper(Arc<Mutex<KeptFlush>>);
+struct Keeper(Arc<Mutex<KeptFlushes>>);
 
 impl KeepFlushes for Keeper {
-    fn keep(&mut self, flush: KeptFlush) -> io::Result<()> {
-        *self.0.lock().expect("a panic ends the test") = flush;
+    fn keep(&mut self, flushes: &KeptFlushes) -> io::Result<()> {
+        self.0.lock().expect("a panic ends the test").clone_from(flushes);
         Ok(())
     }
 }
@@ -111,8 +112,8 @@ impl StoreFiles for FlashFiles {
         }
     }
 
-    fn flushes(&mut self) -> io::Result<KeptFlush> {
-        Ok(*self.flushes.lock().expect("a panic ends the test"))
+    fn flushes(&mut self) -> io::Result<KeptFlushes> {
+        Ok(self.flushes.lock().expect("a panic ends the test").clone())
     }
 
     fn keeper(&mut self) -> Box<dyn KeepFlushes> {

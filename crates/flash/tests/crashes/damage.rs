@@ -133,6 +133,30 @@ fn a_damaged_store_is_refused_by_name_or_has_the_right_items() {
     assert!(tallies.iter().all(|tally| tally.refused > 20), "{tallies:?}");
 }
 
+/// The file of the flushes says which items are dead, so no start may believe a damaged one.
+#[test]
+fn a_damaged_file_of_the_flushes_is_refused_by_name_and_stays_as_it_is() {
+    let Whole { store, .. } = whole();
+    let (content, logs) = (store.flush_file(), store.disk.image());
+    let refuse = |damaged: Vec<u8>, what: &str| {
+        let store = store.on(&store.disk);
+        store.flushes.lock().expect("a panic ends the test").clone_from(&damaged);
+        let refusal = Process::start(&store).expect_err(what).to_string();
+        assert_eq!(refusal, "kachel.flush is damaged", "{what}");
+        assert!(store.flush_file() == damaged && store.disk.image() == logs, "{what}: it stays");
+    };
+    for at in 0..content.len() {
+        refuse(content[..at].to_vec(), &format!("{at} bytes"));
+        for bit in 0..8 {
+            let mut damaged = content.clone();
+            damaged[at] ^= 1 << bit;
+            refuse(damaged, &format!("byte {at}, bit {bit}"));
+        }
+    }
+    refuse([&content[..], b"\n"].concat(), "a byte more");
+    Process::start(&store).expect("it is whole");
+}
+
 #[test]
 fn a_log_of_another_engine_or_of_another_store_is_refused() {
     let mut store = Store::create(1, SyncMode::Always, 2, SEGMENTS);

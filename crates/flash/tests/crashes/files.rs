@@ -1,14 +1,15 @@
 //! The files of a store on a disk in memory, for a start that may be interrupted.
 //!
 //! Upstream:   `process`.
-//! Downstream: the disk. The flushes are kept beside it, and no crash loses one.
+//! Downstream: the disk. The file of the flushes is kept beside it, and no crash loses one.
 
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use kachel_flash::{FlashOptions, KeepFlushes, KeptFlush, StoreFiles};
+use kachel_engine::{FLUSH_FILE, KeptFlushes};
+use kachel_flash::{FlashOptions, KeepFlushes, StoreFiles};
 use kachel_io::memory::disk::Disk;
 use kachel_io::{
     Event, FileOperation, FileWork, Files as _, FolderHandle, Io as _, ManualClock, Memory,
@@ -34,17 +35,18 @@ pub(crate) struct Store {
     pub(crate) identity: u64,
     pub(crate) engines: u16,
     pub(crate) memory_bytes: u64,
-    pub(crate) flushes: Arc<Mutex<KeptFlush>>,
+    /// The content of the file of the flushes.
+    pub(crate) flushes: Arc<Mutex<Vec<u8>>>,
     /// Where a start adds the disk as a power cut at each of its writes leaves it.
     pub(crate) cuts: Option<Rc<RefCell<Vec<Disk>>>>,
 }
 
 #[derive(Debug)]
-struct Keeper(Arc<Mutex<KeptFlush>>);
+struct Keeper(Arc<Mutex<Vec<u8>>>);
 
 impl KeepFlushes for Keeper {
-    fn keep(&mut self, flush: KeptFlush) -> io::Result<()> {
-        *self.0.lock().expect("a panic ends the test") = flush;
+    fn keep(&mut self, flushes: &KeptFlushes) -> io::Result<()> {
+        *self.0.lock().expect("a panic ends the test") = flushes.text().into_bytes();
         Ok(())
     }
 }
@@ -78,7 +80,8 @@ impl Store {
         let clock = ManualClock::new(1_800_000_000);
         let disk = Disk::new(seed, &clock);
         let memory_bytes = u64::from(engines) * MEMORY_BYTES;
-        let (flushes, cuts) = (Arc::default(), None);
+        let flushes = Arc::new(Mutex::new(KeptFlushes::default().text().into_bytes()));
+        let cuts = None;
         let identity = IDENTITY;
         let mut store =
             Self { identity, disk, clock, options, engines, memory_bytes, flushes, cuts };
@@ -93,9 +96,13 @@ impl Store {
 
     /// The same store on another disk, with flushes of its own from now on.
     pub(crate) fn on(&self, disk: &Disk) -> Self {
-        let flushes = *self.flushes.lock().expect("a panic ends the test");
-        let flushes = Arc::new(Mutex::new(flushes));
+        let flushes = Arc::new(Mutex::new(self.flush_file()));
         Self { disk: disk.clone(), flushes, cuts: None, ..self.clone() }
+    }
+
+    /// The content of the file of the flushes.
+    pub(crate) fn flush_file(&self) -> Vec<u8> {
+        self.flushes.lock().expect("a panic ends the test").clone()
     }
 }
 
@@ -134,8 +141,9 @@ impl StoreFiles for Store {
         }
     }
 
-    fn flushes(&mut self) -> io::Result<KeptFlush> {
-        Ok(*self.flushes.lock().expect("a panic ends the test"))
+    fn flushes(&mut self) -> io::Result<KeptFlushes> {
+        let refused = |why| other(format!("{FLUSH_FILE} {why}"));
+        KeptFlushes::parse(&self.flush_file()).map_err(refused)
     }
 
     fn keeper(&mut self) -> Box<dyn KeepFlushes> {

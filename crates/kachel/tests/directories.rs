@@ -97,7 +97,7 @@ fn engines_refuse_directories_of_each_other() {
     kill(try_start(&flash, &[]).unwrap_or_else(|said| panic!("{said}")));
     let before = image(&flash);
     let said = start_rocks(&flash).expect_err("it does not start");
-    assert!(said.contains("root file"), "{said}");
+    assert!(said.contains("is of another engine (asked for is rocksdb)"), "{said}");
     assert!(before == image(&flash), "the directory has changed");
 }
 

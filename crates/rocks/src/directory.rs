@@ -43,6 +43,8 @@ const DATABASE: &str = "CURRENT";
 const FORMAT: &str = "kachel data, format 1";
 /// What the root file says about the engines.
 const ENGINE: &str = "engine rocksdb";
+/// How the root file of a directory of `flash` begins.
+const OF_FLASH: &str = "kachel store ";
 /// No root file is longer.
 const ROOT_BYTES_MAX: u64 = 4096;
 /// The most files of the directory itself that are open: its lock, and one that is replaced.
@@ -86,6 +88,9 @@ fn root_text(path: &Path, name: &str) -> io::Result<Option<String>> {
 
 /// The number of engines that a root file names.
 fn engines_in(text: &str) -> Result<u16, String> {
+    if text.starts_with(OF_FLASH) {
+        return Err("is of another engine (asked for is rocksdb)".to_owned());
+    }
     let lines: Vec<&str> = text.lines().collect();
     let [format, engine, engines] = lines[..] else {
         return Err("the root file is damaged".to_owned());
@@ -267,6 +272,7 @@ mod tests {
             (ROOT, "kachel data, format 1\nengine rocksdb\nengines 4097\n", "damaged"),
             (ROOT, "kachel data, format 1\nengine rocksdb\n", "damaged"),
             (ROOT, "", "damaged"),
+            (ROOT, "kachel store 1\nengine flash\n", "another engine (asked for is rocksdb)"),
             ("precious", "", "has precious and no kachel.root"),
             ("precious.new", "", "has precious.new and no kachel.root"),
             ("renew", "", "has renew and no kachel.root"),

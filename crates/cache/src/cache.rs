@@ -166,6 +166,11 @@ impl Cache {
         self.segments.found(at).epoch()
     }
 
+    /// The number of the newest flush of a prefix that the cache has noted when a core entered.
+    pub const fn newest_prefix(&self) -> u32 {
+        self.segments.newest_prefix()
+    }
+
     /// Takes note of flushes by any engine of the process (I2).
     pub(crate) fn note_flush(&mut self, now: &Now) {
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);

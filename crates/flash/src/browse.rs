@@ -174,7 +174,7 @@ impl Store {
         (hasher, now): (&KeyHasher, &Now),
         show: &mut impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> Shown {
-        if self.is_dead(entry, now) || entry.marks.remnant() {
+        if self.is_dead(key, entry, now) || entry.marks.remnant() {
             return Shown::Item { more: true };
         }
         let hashed = hasher.key(key);
@@ -191,8 +191,10 @@ impl Store {
     }
 
     /// Whether the item of an entry has expired or was flushed.
-    fn is_dead(&self, entry: &Entry, now: &Now) -> bool {
-        self.has_expired(entry.expiry_unix_s, now) || is_before(entry.epoch, self.common.epoch(now))
+    fn is_dead(&self, key: &[u8], entry: &Entry, now: &Now) -> bool {
+        self.has_expired(entry.expiry_unix_s, now)
+            || is_before(entry.epoch, self.common.epoch(now))
+            || self.prefixes.has_flushed(key, entry.sequence)
     }
 
     /// Shows an item from its record. `None` if the record has not been read.
@@ -234,7 +236,7 @@ impl Store {
         let ahead = self.index.behind(key).take(2 * READ_AHEAD);
         let wanted: Vec<_> = ahead
             .filter(|(key, entry)| {
-                !self.is_dead(entry, now)
+                !self.is_dead(key, entry, now)
                     && self.fetches.find(key, entry.position, Some(entry.sequence)).is_none()
             })
             .take(reads_max)

@@ -13,7 +13,8 @@
 //! Invariants, cited by number where they are asserted:
 //! - G1  A record is alive if the index names its place. So a value is never copied because of its
 //!   key alone.
-//! - G2  A grave is kept while a segment may have an older record of its key. An item that has
+//! - G2  A grave is kept while a segment may have an older record of its key, and the flush of a
+//!   prefix while a segment may have an older record at all. An item that has
 //!   expired becomes a grave for the same reason: its older record may have another expiry.
 //! - G3  One victim at a time: the next one is chosen after the one before is gone.
 
@@ -22,7 +23,9 @@ use kachel_log::{AppendRefused, Appended, FoundRecord, Scanned, SegmentScan, UNI
 use kachel_stdx::is_before;
 
 use crate::collection::{Stage, Stepped, Victim};
-use crate::record::{self, GRAVE, ITEM, ItemHead, LARGE_ITEM, LIFE, PART, Record, TOKENS};
+use crate::record::{
+    self, GRAVE, ITEM, ItemHead, LARGE_ITEM, LIFE, PART, PREFIX_FLUSH, Record, TOKENS,
+};
 use crate::store::Store;
 
 /// The number of a scan's operations (see `kachel_log::LOG_TOKEN`).
@@ -232,6 +235,17 @@ impl Store {
                 let is_covered = self.index.get(key).is_some();
                 if is_covered { Ok(()) } else { self.bury(key, sequence, victim) }
             }
+            Ok(Record::PrefixFlush { number, sequence: of_items, prefix }) => {
+                let before = if of_items == 0 { sequence } else { of_items };
+                let is_newest = number == self.prefixes.appended; // D3 of `prefixes`
+                if victim.oldest_beside >= before && !is_newest {
+                    return Ok(()); // G2
+                }
+                let head = record::prefix_flush_head(number, before, &prefix);
+                let copied = self.copy(PREFIX_FLUSH, 0, &[&head, prefix.bytes()])?.position;
+                self.index.bury(copied);
+                Ok(())
+            }
             Ok(Record::Tokens(reserved)) if reserved == self.newest_note => {
                 self.copy(TOKENS, 0, &[payload]).map(|_| ())
             }
@@ -244,7 +258,8 @@ impl Store {
     /// its life are garbage too, even if the record of the item is collected later.
     fn drop_dead(&mut self, key: &[u8], now: &Now) -> Result<bool, AppendRefused> {
         let Some(entry) = self.index.get(key) else { return Ok(false) };
-        if is_before(entry.epoch, self.common.epoch(now)) {
+        let is_flushed = self.prefixes.has_surely_flushed(key, entry.sequence);
+        if is_flushed || is_before(entry.epoch, self.common.epoch(now)) {
             self.index.remove(key);
             return Ok(true);
         }
@@ -270,7 +285,8 @@ impl Store {
             return Ok(()); // G1
         };
         (head.expiry_unix_s, head.marks) = (entry.expiry_unix_s, entry.marks);
-        if is_before(epoch, self.common.epoch(now)) {
+        let is_flushed = self.prefixes.has_surely_flushed(key, sequence);
+        if is_flushed || is_before(epoch, self.common.epoch(now)) {
             // Its older records were stored no later, so they are flushed, too.
             self.index.remove(key);
             return Ok(());

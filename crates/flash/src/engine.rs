@@ -165,6 +165,7 @@ impl Flash {
             self.store.noted_tokens = None;
             self.store.tokens.note_durable(self.store.newest_note);
         }
+        self.store.end_prefixes(self.number);
         if let Some(failure) = self.store.log.failure()
             && !self.has_reported_failure
         {
@@ -289,6 +290,7 @@ impl Engine for Flash {
         self.store.use_number();
         self.store.note_tokens();
         self.store.go_on_writing();
+        self.store.append_prefixes();
         let Store { fetches, part_fetches, index, log, collection, .. } = &mut self.store;
         for fetches in [fetches, part_fetches] {
             fetches.begin_reads(log, |key, position| index.names(key, position), &mut self.ready);
@@ -353,7 +355,9 @@ impl Engine for Flash {
             self.reported = now.second;
             self.store.common.reports().note(self.number, self.store.file_report());
         }
-        self.store.cache.maintain(now) + collected + self.store.sweep(now)
+        let swept = self.store.sweep(now) + self.store.sweep_prefixes();
+        self.store.end_prefixes(self.number);
+        self.store.cache.maintain(now) + collected + swept
     }
 
     fn walk(
@@ -396,6 +400,7 @@ impl Engine for Flash {
             items: index.len() as u64,
             found_expired: of_cache.found_expired + found_expired,
             found_flushed: of_cache.found_flushed + found_flushed,
+            prefix_flushed: self.store.prefixes.removed,
             // Evicting a copy loses no item, so it is not counted as an eviction.
             evictions: 0,
             evicted_unfetched: 0,

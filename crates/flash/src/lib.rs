@@ -16,12 +16,12 @@
 //!
 //! Architecture invariants:
 //! - The engine makes no system call and reads no clock. Its files are operations that the shard
-//!   submits. Only a start waits for the disk, by its [`StoreFiles`], and a flush of all items, by
-//!   its [`KeepFlushes`].
+//!   submits. Only a start waits for the disk, by its [`StoreFiles`], and a flush, by its
+//!   [`KeepFlushes`].
 //! - After a crash each engine has a prefix of the changes that it has made.
 //!
 //! Reading order: `record`, `index`, then `store` (what each verb does), `engine` (the contract),
-//! `fetches`, `collection`, and `replay` for a start.
+//! `fetches`, `collection`, `prefixes`, and `replay` for a start.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,9 @@ mod engine;
 mod fetches;
 mod index;
 mod landing;
+mod notes;
 mod opening;
+mod prefixes;
 mod reader;
 mod recent;
 mod record;

@@ -9,7 +9,9 @@ use std::io;
 use std::sync::Arc;
 
 use kachel_cache::CacheOpener;
-use kachel_engine::{DurableWord, Engine as _, KeptFlushes, OpenEngines, Opening, Tokens};
+use kachel_engine::{
+    DurableWord, Engine as _, FLUSH_FILE, KeptFlushes, OpenEngines, Opening, Tokens,
+};
 use kachel_io::FolderHandle;
 use kachel_log::{Geometry, LogIdentity, LogOptions, SyncMode, Task, open_log};
 use kachel_stdx::is_before;
@@ -17,6 +19,7 @@ use kachel_stdx::is_before;
 use crate::acknowledgement::Acknowledgements;
 use crate::collection::Collection;
 use crate::engine::Flash;
+use crate::prefixes::PrefixFlushes;
 use crate::recent::RecentChanges;
 use crate::replay::Found;
 use crate::shared::{FlashCommon, KeepFlushes, settled};
@@ -75,6 +78,17 @@ pub struct FlashOpener<F> {
     files: RefCell<F>,
 }
 
+/// Checks that the flushes are not older than the newest flush of a prefix that a log has.
+///
+/// Errors: they are.
+fn is_as_new(kept: &KeptFlushes, newest_prefix: u64) -> io::Result<()> {
+    if newest_prefix <= kept.newest_prefix {
+        return Ok(());
+    }
+    let why = "is older than the logs: it lacks a flush that they have";
+    Err(io::Error::other(format!("{FLUSH_FILE} {why}")))
+}
+
 impl<F: StoreFiles> FlashOpener<F> {
     /// Over these files.
     pub const fn new(options: FlashOptions, files: F) -> Self {
@@ -122,6 +136,8 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
                 .map_err(|why| io::Error::other(format!("{}: {why}", files.path(number))))?;
             opened.push((log, found));
         }
+        let newest = opened.iter().map(|(_, found)| found.prefixes.newest).max();
+        is_as_new(&kept, newest.unwrap_or(0))?;
         let newest = opened.iter().map(|(_, found)| found.newest_epoch);
         let newest = newest.reduce(|one, other| if is_before(one, other) { other } else { one });
         let mut keeper = files.keeper();
@@ -130,13 +146,16 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
             (kept.epoch, kept.due_unix_s) = (newest, 0);
             keeper.keep(&kept)?;
         }
-        let common = FlashCommon::new(common, keeper, &kept, &opening.start);
+        let (newest_prefix, prefixes) = (kept.newest_prefix, kept.prefixes.clone());
+        let common = FlashCommon::new(common, keeper, kept, opening);
         let mut engines = Vec::new();
         for ((number, mut cache), (mut log, found)) in (0..).zip(caches).zip(opened) {
             cache.hold_copies();
             log.keep_reserve(SPARES_OF_STORES);
             let durable = Arc::<DurableWord>::default();
             let recent = Arc::<RecentChanges>::default();
+            let appended = found.prefixes.newest;
+            common.prefixes().note_written(number, appended);
             let store = Store::new(StoreParts {
                 common: common.clone(),
                 cache,
@@ -147,6 +166,7 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
                 newest_note: found.reserved_tokens,
                 recent: Arc::clone(&recent),
                 collection: Collection::new(target_percent),
+                prefixes: PrefixFlushes::new(newest_prefix, appended, &prefixes),
             });
             engines.push(Flash::new(number, store, opening.hasher, recent, durable));
         }

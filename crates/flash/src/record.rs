@@ -14,7 +14,11 @@
 //!      +-------+-------+------------+---------------------+----------+
 //! part | format| 0     | key length | 0 | place           | value id | key | bytes of the value
 //!      +-------+-------+------------+---------------------+----------+
+//! flush| format| 0     | length     | 0 | delimiter       | number | sequence | prefix
+//!      +-------+-------+------------+---------------------+--------+----------+
 //! ```
+//!
+//! The delimiter of a prefix is 256 and the byte, or 0 if there is none.
 //!
 //! A value that is too long for a record is in parts, which are written before the item. The record
 //! of such an item has the value's id, its length and the number of its parts in place of the
@@ -28,6 +32,8 @@
 //! - R1  A record that this version has not written is refused, whatever its bytes are.
 
 use std::fmt;
+
+use kachel_stdx::BytePrefix;
 
 /// The format that this version writes, and the only one that it reads.
 const FORMAT: u8 = 1;
@@ -46,6 +52,9 @@ pub(crate) const LARGE_ITEM: u8 = 5;
 /// The kind of a record with a part of a value.
 pub(crate) const PART: u8 = 6;
 
+/// The kind of a record that says that a prefix was flushed.
+pub(crate) const PREFIX_FLUSH: u8 = 7;
+
 /// The bytes of an item record before its key.
 pub(crate) const ITEM_HEAD_BYTES: usize = 24;
 const LIFE_HEAD_BYTES: usize = 8;
@@ -54,6 +63,9 @@ const TOKENS_BYTES: usize = 16;
 /// What the record of a large item has in place of the value.
 pub(crate) const LARGE_BYTES: usize = 20;
 pub(crate) const PART_HEAD_BYTES: usize = 16;
+const PREFIX_FLUSH_HEAD_BYTES: usize = 24;
+/// Set in the word of the delimiter if there is one.
+const BOUNDED: u32 = 1 << 8;
 
 /// The most bytes of a record without a value.
 pub(crate) const SHORT_BYTES_MAX: usize =
@@ -142,6 +154,9 @@ pub(crate) enum Record<'r> {
     Tokens(u64),
     /// An item whose value is in parts.
     LargeItem { key: &'r [u8], head: ItemHead, value: LargeValue },
+    /// The items whose keys the prefix takes are gone that were stored before this sequence. 0:
+    /// before this record.
+    PrefixFlush { number: u64, sequence: u64, prefix: BytePrefix<'r> },
     /// A part of a value.
     Part { key: &'r [u8], value_id: u64, place: u32, bytes: &'r [u8] },
 }
@@ -202,6 +217,20 @@ pub(crate) fn part_head(key: &[u8], value_id: u64, place: u32) -> [u8; PART_HEAD
     let mut bytes = [0; PART_HEAD_BYTES];
     bytes[..8].copy_from_slice(&start(key, Marks::default(), place));
     bytes[8..].copy_from_slice(&value_id.to_le_bytes());
+    bytes
+}
+
+/// The bytes of the flush of a prefix before those of the prefix.
+pub(crate) fn prefix_flush_head(
+    number: u64,
+    sequence: u64,
+    prefix: &BytePrefix<'_>,
+) -> [u8; PREFIX_FLUSH_HEAD_BYTES] {
+    let word = prefix.delimiter().map_or(0, |delimiter| BOUNDED | u32::from(delimiter));
+    let mut bytes = [0; PREFIX_FLUSH_HEAD_BYTES];
+    bytes[..8].copy_from_slice(&start(prefix.bytes(), Marks::default(), word));
+    bytes[8..16].copy_from_slice(&number.to_le_bytes());
+    bytes[16..].copy_from_slice(&sequence.to_le_bytes());
     bytes
 }
 
@@ -267,6 +296,17 @@ fn read_known(kind: u8, bytes: &[u8]) -> Option<Record<'_>> {
             let (key, []) = rest(GRAVE_HEAD_BYTES)? else { return None };
             Some(Record::Grave { key, sequence: word_64(bytes, 8)? })
         }
+        PREFIX_FLUSH if marks == Marks::default() => {
+            let (bytes_of_prefix, []) = rest(PREFIX_FLUSH_HEAD_BYTES)? else { return None };
+            let prefix = match word {
+                0 => BytePrefix::of_bytes(bytes_of_prefix)?,
+                _ => BytePrefix::of_name(bytes_of_prefix, word as u8)?,
+            };
+            let (number, sequence) = (word_64(bytes, 8)?, word_64(bytes, 16)?);
+            let is_same =
+                prefix_flush_head(number, sequence, &prefix) == bytes[..PREFIX_FLUSH_HEAD_BYTES];
+            is_same.then_some(Record::PrefixFlush { number, sequence, prefix })
+        }
         TOKENS if (key_bytes, marks, word) == (0, Marks::default(), 0) => {
             (bytes.len() == TOKENS_BYTES).then_some(Record::Tokens(word_64(bytes, 8)?))
         }
@@ -308,12 +348,19 @@ mod tests {
         assert_eq!(read(PART, &bytes), Ok(part));
         let bytes = [&grave_head(b"key", u64::MAX)[..], b"key"].concat();
         assert_eq!(read(GRAVE, &bytes), Ok(Record::Grave { key: b"key", sequence: u64::MAX }));
+        for prefix in [BytePrefix::of_bytes(b"a:"), BytePrefix::of_name(b"a", b':')] {
+            let prefix = prefix.expect("a prefix");
+            let bytes = [&prefix_flush_head(7, 9, &prefix)[..], prefix.bytes()].concat();
+            let flush = Record::PrefixFlush { number: 7, sequence: 9, prefix };
+            assert_eq!(read(PREFIX_FLUSH, &bytes), Ok(flush));
+        }
         assert_eq!(read(TOKENS, &tokens_note(1 << 40)), Ok(Record::Tokens(1 << 40)));
     }
 
     #[test]
     fn other_bytes_are_refused() {
         let key = &b"key"[..];
+        let prefix = BytePrefix::of_name(key, b':').expect("a name");
         let records = [
             (ITEM, [&item_head(key, &HEAD)[..], key].concat()),
             (LIFE, [&life_head(key, 7, Marks(STALE))[..], key].concat()),
@@ -321,6 +368,7 @@ mod tests {
             (TOKENS, tokens_note(5).to_vec()),
             (LARGE_ITEM, [&item_head(key, &HEAD)[..], key, &[7; LARGE_BYTES]].concat()),
             (PART, [&part_head(key, 9, 1)[..], key].concat()),
+            (PREFIX_FLUSH, [&prefix_flush_head(7, 9, &prefix)[..], key].concat()),
         ];
         for (kind, whole) in records {
             for length in 0..whole.len() {

@@ -17,6 +17,7 @@ use kachel_log::{FoundRecord, Geometry, Position, Replay};
 use kachel_stdx::is_before;
 
 use crate::index::{Entry, Index, Parts};
+use crate::prefixes::FoundPrefixes;
 use crate::record::{self, ITEM, ItemHead, LARGE_ITEM, LargeValue, Record};
 
 /// What was found so far.
@@ -27,6 +28,8 @@ pub(crate) struct Found {
     pub(crate) reserved_tokens: u64,
     /// The number of flushes.
     epoch: u32,
+    /// The flushes of prefixes.
+    pub(crate) prefixes: FoundPrefixes,
     /// The greatest number of flushes at which an item was stored.
     pub(crate) newest_epoch: u32,
     /// The parts of values, by the ids of the values.
@@ -42,6 +45,7 @@ impl Found {
             reserved_tokens: 0,
             epoch,
             newest_epoch: epoch,
+            prefixes: FoundPrefixes::default(),
             parts: BTreeMap::new(),
             large: BTreeSet::new(),
         }
@@ -51,6 +55,7 @@ impl Found {
     ///
     /// Errors: an item lacks parts of its value.
     pub(crate) fn whole(mut self) -> Result<Self, String> {
+        self.prefixes.sweep(&mut self.index); // A flushed item may lack parts, too.
         for key in std::mem::take(&mut self.large) {
             let parts = self.index.get(&key).and_then(|entry| entry.parts.as_ref());
             let Some(value) = parts.map(|parts| parts.value) else { continue };
@@ -109,6 +114,11 @@ impl Replay for Found {
             }
             Record::Grave { key, .. } => {
                 self.index.remove(key);
+                self.index.bury(position);
+            }
+            Record::PrefixFlush { number, sequence: of_items, prefix } => {
+                let before = if of_items == 0 { sequence } else { of_items };
+                self.prefixes.note(number, &prefix, before);
                 self.index.bury(position);
             }
             Record::Tokens(reserved) => {

@@ -8,19 +8,22 @@
 //! - C1  The files have a flush before the word of all flushes does. So what an operation sees
 //!   flushed stays flushed after a crash, and no item is stored in an epoch that a later process
 //!   gives out again. If a flush may not be kept, no item is stored any more.
+//! - C2  The files have a flush of a prefix before the list does, and the list has it before the
+//!   caches do. It stays in the list until each log has a durable record of it, and no index has an
+//!   item that it takes. Each flush of the list is one flush of the caches.
 
 use std::fmt::Debug;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kachel_cache::{CacheCommon, CacheUpload, Pool};
 use kachel_engine::{
-    Common, EngineOptions, FileReport, FileReports, FlushFailed, KeptFlushes, KeptSeconds, Now,
-    PrefixRefused,
+    Common, EngineOptions, FileReport, FileReports, FlushFailed, KeptFlushes, KeptPrefix,
+    KeptSeconds, Now, Opening, PrefixRefused, WaitingPrefixes,
 };
-use kachel_stdx::{BytePrefix, Landing, Place, Reader, SizeClasses};
+use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, Landing, Place, Reader, SizeClasses};
 
 /// The flushes when a process starts: a pending one that is due is carried out.
 pub(crate) fn settled(kept: KeptFlushes, start: &Now) -> KeptFlushes {
@@ -46,10 +49,22 @@ pub struct FlashCommon {
     shared: Arc<Shared>,
 }
 
+/// The flushes that are kept.
+#[derive(Debug)]
+struct Kept {
+    keeper: Box<dyn KeepFlushes>,
+    epoch: u32,
+    due_unix_s: u32,
+    newest_prefix: u64,
+}
+
 #[derive(Debug)]
 struct Shared {
     /// Locked while a flush is kept, so that flushes have one order.
-    keeper: Mutex<Box<dyn KeepFlushes>>,
+    kept: Mutex<Kept>,
+    /// The flushes of prefixes that are not over in some engine (C2). Never locked while the disk
+    /// is waited for.
+    prefixes: Mutex<WaitingPrefixes>,
     seconds: KeptSeconds,
     /// The number of flushes before the process.
     first_epoch: u32,
@@ -65,18 +80,20 @@ impl FlashCommon {
     pub(crate) fn new(
         cache: CacheCommon,
         keeper: Box<dyn KeepFlushes>,
-        kept: &KeptFlushes,
-        start: &Now,
+        flushes: KeptFlushes,
+        opening: &Opening,
     ) -> Self {
-        let seconds = KeptSeconds::of(start);
-        let due = seconds.of_unix(kept.due_unix_s);
+        let KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes } = flushes;
+        let seconds = KeptSeconds::of(&opening.start);
+        let due = seconds.of_unix(due_unix_s);
         if due != 0 {
-            cache.pool().flush_word().flush_in(due, start.second);
+            cache.pool().flush_word().flush_in(due, opening.start.second);
         }
         let shared = Shared {
-            keeper: Mutex::new(keeper),
+            kept: Mutex::new(Kept { keeper, epoch, due_unix_s, newest_prefix }),
+            prefixes: Mutex::new(WaitingPrefixes::new(prefixes, opening.engines)),
             seconds,
-            first_epoch: kept.epoch,
+            first_epoch: epoch,
             refuses_flushes: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             reports: FileReports::default(),
@@ -127,24 +144,41 @@ impl FlashCommon {
         (more, due): (u32, u32),
         change: impl FnOnce() -> Result<(), FlushFailed>,
     ) -> Result<(), FlushFailed> {
-        let mut keeper = self.shared.keeper.lock().expect("a panic ends the process");
+        let mut kept = self.kept();
         if self.shared.refuses_flushes.load(Relaxed) {
             return Err(FlushFailed);
         }
         // Every change of the word replaces a pending flush. Without one, no other core changes
         // the word meanwhile.
         self.cache.cancel_flush(now)?;
-        let epoch = self.epoch(now).wrapping_add(more);
-        let due_unix_s = self.seconds().to_unix(due);
-        if let Err(error) = keeper.keep(&KeptFlushes { epoch, due_unix_s, ..KeptFlushes::default() }) {
+        kept.epoch = self.epoch(now).wrapping_add(more);
+        kept.due_unix_s = self.seconds().to_unix(due);
+        let prefixes = self.prefixes().list().to_vec();
+        self.write(&mut kept, prefixes)?;
+        change()
+    }
+
+    /// Writes the file of the flushes. If that fails, nothing is changed any more.
+    fn write(&self, kept: &mut Kept, prefixes: Vec<KeptPrefix>) -> Result<(), FlushFailed> {
+        let &mut Kept { ref mut keeper, epoch, due_unix_s, newest_prefix } = kept;
+        let flushes = KeptFlushes { epoch, due_unix_s, newest_prefix, prefixes };
+        keeper.keep(&flushes).map_err(|error| {
             // The flush may be there at the next start. It does not count before.
             let what = "a flush cannot be written, so nothing is changed any more";
             self.shared.reports.report_error(format!("--data: {what}: {error}"));
             self.shared.has_failed.store(true, Relaxed);
             self.refuse_flushes();
-            return Err(FlushFailed);
-        }
-        change()
+            FlushFailed
+        })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.shared.kept.lock().expect("a panic ends the process")
+    }
+
+    /// The flushes of prefixes that are not over in some engine.
+    pub(crate) fn prefixes(&self) -> MutexGuard<'_, WaitingPrefixes> {
+        self.shared.prefixes.lock().expect("a panic ends the process")
     }
 }
 
@@ -184,8 +218,29 @@ impl Common for FlashCommon {
         self.keep(now, (0, 0), || Ok(()))
     }
 
-    fn flush_prefix(&self, _prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
-        Err(PrefixRefused::Unsupported)
+    /// Waits as [`Self::flush`] does. Each engine notes the flush when a core enters it.
+    fn flush_prefix(&self, prefix: &BytePrefix<'_>) -> Result<(), PrefixRefused> {
+        let mut kept = self.kept();
+        if self.shared.refuses_flushes.load(Relaxed) {
+            return Err(PrefixRefused::DiskFailed);
+        }
+        let mut prefixes = self.prefixes().list().to_vec();
+        let of_cache = self.pool().flushed_prefixes();
+        if prefixes.len() == FLUSHED_PREFIXES_MAX || of_cache.is_full_for(prefix) {
+            return Err(PrefixRefused::TooMany);
+        }
+        let flush = KeptPrefix::new(kept.newest_prefix + 1, prefix);
+        prefixes.push(flush.clone());
+        kept.newest_prefix = flush.number;
+        self.write(&mut kept, prefixes).map_err(|FlushFailed| PrefixRefused::DiskFailed)?;
+        self.prefixes().push(flush);
+        let flushed = self.cache.flush_prefix(prefix); // C2
+        assert_eq!(flushed, Ok(()), "C2: it has room, and only this adds to it");
+        Ok(())
+    }
+
+    fn live_prefixes(&self) -> usize {
+        self.prefixes().list().len().max(self.cache.live_prefixes())
     }
 
     fn bytes_max(&self) -> u64 {

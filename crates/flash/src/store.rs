@@ -33,9 +33,10 @@ use crate::collection::Collection;
 use crate::fetches::Fetches;
 use crate::index::{Entry, Index, Parts};
 use crate::landing::{Landing, Landings};
+use crate::prefixes::PrefixFlushes;
 use crate::recent::RecentChanges;
 use crate::record::{
-    self, GRAVE, ITEM, ITEM_HEAD_BYTES, ItemHead, LIFE, Marks, Record, SHORT_BYTES_MAX, TOKENS,
+    self, GRAVE, ITEM, ITEM_HEAD_BYTES, ItemHead, LIFE, Marks, Record, SHORT_BYTES_MAX,
 };
 use crate::shared::FlashCommon;
 use crate::writing::{self, LargeWrite, Wrote};
@@ -69,6 +70,7 @@ pub(crate) struct Store {
     /// The large value that is being written.
     pub(crate) writing: Option<LargeWrite>,
     pub(crate) collection: Collection,
+    pub(crate) prefixes: PrefixFlushes,
     pub(crate) changes: Acknowledgements,
     pub(crate) tokens: Tokens,
     /// The sequence of the note about tokens that is being written.
@@ -85,7 +87,7 @@ pub(crate) struct Store {
     /// Whether the operation waits for the log.
     pub(crate) waits_for_log: bool,
     /// A number that was noted for a change that was not made.
-    unused_number: Option<Sequence>,
+    pub(crate) unused_number: Option<Sequence>,
     pub(crate) work_bytes: u64,
     pub(crate) found_expired: u64,
     pub(crate) found_flushed: u64,
@@ -105,6 +107,7 @@ pub(crate) struct StoreParts {
     pub(crate) newest_note: u64,
     pub(crate) recent: Arc<RecentChanges>,
     pub(crate) collection: Collection,
+    pub(crate) prefixes: PrefixFlushes,
 }
 
 /// Reads of parts have the tokens from here on.
@@ -127,6 +130,7 @@ impl Store {
             newest_note,
             recent,
             collection,
+            prefixes,
         } = parts;
         let seconds = common.seconds();
         Self {
@@ -139,6 +143,7 @@ impl Store {
             landings: Landings::default(),
             writing: None,
             collection,
+            prefixes,
             changes,
             tokens,
             noted_tokens: None,
@@ -161,6 +166,7 @@ impl Store {
     pub(crate) fn enter(&mut self, core: Place, now: &Now) {
         self.core = Some(core);
         self.cache.enter(core, now);
+        self.note_prefixes();
     }
 
     /// Makes sure that a change can append a record with a payload of this length.
@@ -168,7 +174,9 @@ impl Store {
         if self.is_read_only() {
             return Err(AppendRefused::Failed);
         }
-        let waits = !self.tokens.are_left() || self.writing.is_some(); // `writing`, W1
+        // W1 of `writing`, D2 of `prefixes`.
+        let is_held_up = self.writing.is_some() || self.prefixes.must_append();
+        let waits = !self.tokens.are_left() || is_held_up;
         let prepared = if waits && !self.log.is_stalled() {
             Err(AppendRefused::Wait)
         } else {
@@ -218,40 +226,12 @@ impl Store {
     }
 
     /// Appends a record of a change, for which there is room (S1).
-    fn append(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> kachel_log::Appended {
+    pub(crate) fn append(&mut self, kind: u8, epoch: u32, parts: &[&[u8]]) -> kachel_log::Appended {
         let appended = self.log.append(kind, epoch, parts, 0);
         let appended = appended.expect("S1: the log was prepared, and nothing was appended since");
         self.changes.appended(appended.commit);
         self.work_bytes += CHANGE_BYTES + appended.position.record_bytes();
         appended
-    }
-
-    /// Gives the number of a change that was not made to a record, unless another change has it. If
-    /// there is no room for the record, tries again with the next call.
-    pub(crate) fn use_number(&mut self) {
-        let Some(number) = self.unused_number.take() else { return };
-        if number != self.changes.next() {
-            return;
-        }
-        if self.log.prepare(SHORT_BYTES_MAX, 0).is_ok() {
-            self.append(TOKENS, 0, &[&record::tokens_note(0)]);
-        } else {
-            self.unused_number = Some(number);
-        }
-    }
-
-    /// Appends the next note about tokens, if it is time and there is room.
-    pub(crate) fn note_tokens(&mut self) {
-        let is_due =
-            self.tokens.wants_note() || self.tokens.is_noting() && self.noted_tokens.is_none(); // There was no room.
-        if !is_due || self.log.prepare(SHORT_BYTES_MAX, 0).is_err() {
-            return;
-        }
-        let reserved = self.tokens.to_note();
-        self.newest_note = reserved;
-        let appended = self.log.append(TOKENS, 0, &[&record::tokens_note(reserved)], 0);
-        self.noted_tokens = Some(appended.expect("the log was prepared").sequence);
-        self.log.sync(); // In every mode: no token may come back.
     }
 
     /// The item of a key that is not in memory.
@@ -264,7 +244,7 @@ impl Store {
         }
         let Some(entry) = self.index.get(key.bytes()) else { return Ok(None) };
         let entry = entry.clone();
-        if !self.is_live(&entry, now) {
+        if !self.is_live(key.bytes(), &entry, now) {
             return Ok(None);
         }
         if let Some(parts) = &entry.parts {
@@ -274,12 +254,13 @@ impl Store {
     }
 
     /// Whether the item of an entry is live.
-    fn is_live(&mut self, entry: &Entry, now: &Now) -> bool {
+    fn is_live(&mut self, key: &[u8], entry: &Entry, now: &Now) -> bool {
         if self.has_expired(entry.expiry_unix_s, now) {
             self.found_expired += 1;
             return false;
         }
-        if is_before(entry.epoch, self.common.epoch(now)) {
+        let is_flushed = is_before(entry.epoch, self.common.epoch(now));
+        if is_flushed || self.prefixes.has_flushed(key, entry.sequence) {
             self.found_flushed += 1;
             return false;
         }

@@ -354,8 +354,15 @@ fn check_kills(subject: Subject, kills: u64) {
         let server = start(subject, &data, cycle);
         writers.iter_mut().for_each(|writer| writer.check(&server, cycle));
         if cycle % FLUSH_EACH == FLUSH_EACH - 1 {
-            assert_eq!(server.connect().ask("flush_all\r\n", "\r\n"), "OK\r\n");
-            writers.iter_mut().flat_map(|writer| &mut writer.keys).for_each(|key| key.item = None);
+            // All keys, or those of one writer.
+            let number = (cycle / FLUSH_EACH) as usize % (WRITERS + 1);
+            let (flush, flushed) = match number {
+                WRITERS => ("flush_all\r\n".to_owned(), 0..WRITERS),
+                number => (format!("flush_prefix {number}\r\n"), number..number + 1),
+            };
+            assert_eq!(server.connect().ask(&flush, "\r\n"), "OK\r\n");
+            let flushed = writers[flushed].iter_mut().flat_map(|writer| &mut writer.keys);
+            flushed.for_each(|key| key.item = None);
             kill(server);
             continue;
         }

@@ -183,7 +183,8 @@ impl Directory {
         let of_file = |why: &dyn std::fmt::Display| {
             refused(self.folder.path(), format_args!("{FLUSH_FILE} {why}"))
         };
-        let found = self.folder.read(FLUSH_FILE, FLUSH_BYTES_MAX).map_err(|error| of_file(&error))?;
+        let found =
+            self.folder.read(FLUSH_FILE, FLUSH_BYTES_MAX).map_err(|error| of_file(&error))?;
         let content = found.ok_or_else(|| of_file(&"is missing"))?; // Y4
         KeptFlushes::parse(&content).map_err(|why| of_file(&why))
     }

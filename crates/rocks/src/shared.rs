@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use kachel_engine::{
-    Common, EngineOptions, FileReport, FlushFailed, HeapCommon, HeapUpload, KeptFlushes, KeptPrefix, KeptSeconds, Now,
-    Opening, PrefixRefused,
+    Common, EngineOptions, FileReport, FlushFailed, HeapCommon, HeapUpload, KeptFlushes,
+    KeptPrefix, KeptSeconds, Now, Opening, PrefixRefused, WaitingPrefixes,
 };
 use kachel_stdx::{BytePrefix, FLUSHED_PREFIXES_MAX, FlushWord, Place, Reader, is_before};
 
@@ -47,7 +47,8 @@ struct Shared {
     refuses_flushes: AtomicBool,
     /// The number of the newest flush of a prefix.
     newest: AtomicU64,
-    prefixes: Mutex<Prefixes>,
+    /// The flushes of prefixes that some database does not have yet (C2).
+    prefixes: Mutex<WaitingPrefixes>,
     reports: Reports,
 }
 
@@ -57,24 +58,6 @@ struct FlushDirectory {
     directory: Directory,
     epoch: u32,
     due_unix_s: u32,
-}
-
-/// The flushes of prefixes that some database does not have yet (C2).
-#[derive(Debug)]
-struct Prefixes {
-    /// In the order of their numbers.
-    list: Vec<KeptPrefix>,
-    /// For each engine, the newest flush that its database has.
-    written: Vec<u64>,
-}
-
-impl Prefixes {
-    /// An engine's database has the flushes up to a number.
-    fn note_written(&mut self, engine: u16, number: u64) {
-        self.written[usize::from(engine)] = number;
-        let by_all = self.written.iter().copied().min().unwrap_or(0);
-        self.list.retain(|prefix| prefix.number > by_all);
-    }
 }
 
 impl RocksCommon {
@@ -90,10 +73,7 @@ impl RocksCommon {
             has_failed: AtomicBool::new(false),
             refuses_flushes: AtomicBool::new(false),
             newest: AtomicU64::new(newest_prefix),
-            prefixes: Mutex::new(Prefixes {
-                list: prefixes,
-                written: vec![0; usize::from(opening.engines)],
-            }),
+            prefixes: Mutex::new(WaitingPrefixes::new(prefixes, opening.engines)),
             reports: Reports::new(opening.engines),
         };
         Self { heap: HeapCommon::with_flushes(opening, word), shared: Arc::new(shared) }
@@ -171,7 +151,7 @@ impl RocksCommon {
         let epoch = self.heap.epoch(now).wrapping_add(more);
         let due_unix_s = self.shared.seconds.to_unix(due);
         (directory.epoch, directory.due_unix_s) = (epoch, due_unix_s);
-        let prefixes = self.prefixes().list.clone();
+        let prefixes = self.prefixes().list().to_vec();
         let kept = self.write(&directory, self.newest_prefix(), prefixes);
         change()?;
         // A flush that was pending may have become due by now.
@@ -197,7 +177,7 @@ impl RocksCommon {
         })
     }
 
-    fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
+    fn prefixes(&self) -> MutexGuard<'_, WaitingPrefixes> {
         self.shared.prefixes.lock().expect("a panic ends the process")
     }
 
@@ -210,8 +190,11 @@ impl RocksCommon {
     /// and the number of the newest of them (C2).
     pub(crate) fn take_prefixes(&self, taken: u64) -> (Vec<KeyRange>, u64) {
         let prefixes = self.prefixes();
-        let not_taken = prefixes.list.iter().filter(|prefix| prefix.number > taken);
-        (not_taken.flat_map(|kept| KeyRange::of_prefix(&kept.prefix())).collect(), self.newest_prefix())
+        let not_taken = prefixes.list().iter().filter(|prefix| prefix.number > taken);
+        (
+            not_taken.flat_map(|kept| KeyRange::of_prefix(&kept.prefix())).collect(),
+            self.newest_prefix(),
+        )
     }
 
     /// An engine's database has the flushes of prefixes up to a number (C2).
@@ -259,7 +242,7 @@ impl Common for RocksCommon {
         if self.shared.refuses_flushes.load(Relaxed) {
             return Err(PrefixRefused::DiskFailed);
         }
-        let mut prefixes = self.prefixes().list.clone();
+        let mut prefixes = self.prefixes().list().to_vec();
         if prefixes.len() == FLUSHED_PREFIXES_MAX {
             return Err(PrefixRefused::TooMany);
         }
@@ -269,13 +252,13 @@ impl Common for RocksCommon {
         kept.map_err(|FlushFailed| PrefixRefused::DiskFailed)?;
         let mut prefixes = self.prefixes();
         let number = flush.number;
-        prefixes.list.push(flush);
+        prefixes.push(flush);
         self.shared.newest.store(number, Release); // C2
         Ok(())
     }
 
     fn live_prefixes(&self) -> usize {
-        self.prefixes().list.len()
+        self.prefixes().list().len()
     }
 
     fn file_report(&self) -> Option<FileReport> {

@@ -145,8 +145,6 @@ pub(crate) struct Asker {
     /// Whether some requests are quiet. A store gets none: it may refuse each for lack of memory,
     /// and such a refusal does not identify its request.
     quiet: bool,
-    /// Whether clients may flush the keys of a prefix.
-    flushes_prefixes: bool,
     /// Whether values may be large. Before that nothing is evicted.
     pub(crate) pressing: bool,
     /// Whether enough requests are sent. Then clients use up memory until it was used in every way.
@@ -163,7 +161,6 @@ impl Asker {
             writes: 0,
             opaques: 0,
             quiet: options.evict,
-            flushes_prefixes: options.flushes_prefixes(),
             pressing: false,
             short: false,
         }
@@ -569,7 +566,7 @@ impl Asker {
             return self.retrieve(dice, 3);
         }
         self.flushes_left -= 1;
-        let text = match dice.below(if self.flushes_prefixes { 6 } else { 4 }) {
+        let text = match dice.below(6) {
             0 | 1 => format!("flush_all {}\r\n", dice.between(1, 4)).into_bytes(),
             2 | 3 => b"flush_all\r\n".to_vec(),
             // Each prefix takes a part of the hot keys: one of them, a tenth, or all numbers.

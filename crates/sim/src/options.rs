@@ -376,11 +376,6 @@ impl Options {
         self.engine == EngineChoice::Plain && self.faults.has(Fault::Late)
     }
 
-    /// Whether a client may flush the keys of a prefix.
-    pub(crate) fn flushes_prefixes(&self) -> bool {
-        self.engine != EngineChoice::Flash
-    }
-
     /// The padding of the largest value of a token. It takes several blocks.
     pub(crate) fn padding_max(&self) -> u64 {
         self.item_bytes_max - PADDING_SPARE

@@ -75,6 +75,31 @@ pub fn flushes_survive_a_restart(bench: &mut impl KeptServer) {
     );
 }
 
+/// The flush of a prefix takes what was stored before under its keys, and nothing else, over starts
+/// with other numbers of threads.
+pub fn the_flush_of_a_prefix_survives_a_restart(bench: &mut impl KeptServer) {
+    bench.start(3);
+    for number in 0..20 {
+        bench.expect(&format!("set user:{number} 0 0 1\r\n1\r\n"), "STORED\r\n");
+    }
+    bench.expect("set user 0 0 1\r\n1\r\nset users 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
+    bench.restart(2, 1);
+    bench.expect("get user:1\r\n", "VALUE user:1 0 1\r\n1\r\nEND\r\n");
+    // What is stored after the flush stays, also in the same second.
+    bench.expect(
+        "flush_prefix user\r\nset user:7 0 0 1\r\n2\r\nget user:1 user:7 user users\r\n",
+        "OK\r\nSTORED\r\nVALUE user:7 0 1\r\n2\r\nVALUE users 0 1\r\n1\r\nEND\r\n",
+    );
+    let keys: String = (0..20).map(|number| format!(" user:{number}")).collect();
+    for threads in [3, 1, 2] {
+        bench.restart(threads, 1);
+        bench.expect(
+            &format!("get user users{keys}\r\n"),
+            "VALUE users 0 1\r\n1\r\nVALUE user:7 0 1\r\n2\r\nEND\r\n",
+        );
+    }
+}
+
 /// A read of an item that is not in memory waits for the disk, and later requests for it behind.
 pub fn requests_for_one_key_keep_their_order(bench: &mut impl KeptServer) {
     bench.start(1);

@@ -29,7 +29,7 @@ pub use filled::{
 pub use flash_files::FlashFiles;
 pub use kept_server::{
     KeptServer, every_verb_survives_a_restart, flushes_survive_a_restart,
-    requests_for_one_key_keep_their_order,
+    requests_for_one_key_keep_their_order, the_flush_of_a_prefix_survives_a_restart,
 };
 pub use live_world::LiveWorld;
 pub use log_files::{DAMAGE_KINDS, damaged, operation_name};

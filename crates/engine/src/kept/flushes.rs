@@ -73,6 +73,42 @@ impl KeptPrefix {
     }
 }
 
+/// The flushes of prefixes that some engine of a process does not have on its disk yet.
+#[derive(Debug)]
+pub struct WaitingPrefixes {
+    /// In the order of their numbers.
+    list: Vec<KeptPrefix>,
+    /// For each engine, the newest flush that is on its disk.
+    written: Vec<u64>,
+}
+
+impl WaitingPrefixes {
+    /// Those that the file of the flushes has, for this number of engines.
+    #[must_use]
+    pub fn new(list: Vec<KeptPrefix>, engines: u16) -> Self {
+        Self { list, written: vec![0; usize::from(engines)] }
+    }
+
+    /// The flushes, in the order of their numbers.
+    #[must_use]
+    pub fn list(&self) -> &[KeptPrefix] {
+        &self.list
+    }
+
+    /// Adds the newest flush.
+    pub fn push(&mut self, flush: KeptPrefix) {
+        debug_assert!(self.list.last().is_none_or(|last| last.number < flush.number), "in order");
+        self.list.push(flush);
+    }
+
+    /// An engine has the flushes up to a number on its disk. Those that all engines have are gone.
+    pub fn note_written(&mut self, engine: u16, number: u64) {
+        self.written[usize::from(engine)] = number;
+        let by_all = self.written.iter().copied().min().unwrap_or(0);
+        self.list.retain(|prefix| prefix.number > by_all);
+    }
+}
+
 /// Why a file of the flushes is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushesRefused {

@@ -10,7 +10,9 @@ mod reports;
 mod seconds;
 mod tokens;
 
-pub use flushes::{FLUSH_BYTES_MAX, FLUSH_FILE, FlushesRefused, KeptFlushes, KeptPrefix};
+pub use flushes::{
+    FLUSH_BYTES_MAX, FLUSH_FILE, FlushesRefused, KeptFlushes, KeptPrefix, WaitingPrefixes,
+};
 pub use folders::{engine_folder, is_engine_folder};
 pub use reports::FileReports;
 pub use seconds::KeptSeconds;

@@ -4,12 +4,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use kachel_engine::Common as _;
 use kachel_log::SyncMode;
+use kachel_stdx::BytePrefix;
 
 use crate::failures::{delete, set};
 use kachel_testkit::count;
 
 use crate::files::{SEGMENTS, Store};
+use crate::model::key_bytes;
 use crate::process::{Process, Request};
 use crate::traffic::{Traffic, delays};
 
@@ -90,7 +93,7 @@ fn the_same_seed_gives_the_same_logs() {
 #[test]
 fn a_store_lives_through_one_crash_after_the_other() {
     let mut census = Census::default();
-    let mut executed = 0;
+    let (mut executed, mut prefixes) = (0, 0);
     for seed in 0..count(12, 600) {
         let engines = 1 + (seed % 2) as u16;
         let mut store = Store::create(seed, MODES[(seed % 3) as usize], engines, SEGMENTS);
@@ -106,6 +109,7 @@ fn a_store_lives_through_one_crash_after_the_other() {
                 traffic.settle();
             }
             executed += traffic.executed;
+            prefixes += traffic.prefixes_flushed;
             let is_power_cut = cycle % 3 != 2;
             let acknowledged = traffic.acknowledged(is_power_cut);
             if is_power_cut {
@@ -118,8 +122,8 @@ fn a_store_lives_through_one_crash_after_the_other() {
             census.images += 2;
         }
     }
-    println!("{} images, {executed} requests", census.images);
-    assert!(executed > 10_000, "{executed}");
+    println!("{} images, {executed} requests, {prefixes} flushes of prefixes", census.images);
+    assert!(executed > 10_000 && prefixes > 100, "{executed}, {prefixes}");
 }
 
 /// The segment with the grave has more garbage than that with the item, so it is collected first.
@@ -146,4 +150,65 @@ fn a_deleted_item_stays_away_while_an_older_segment_has_it() {
     let is_there = |key| process.find(key, &now).expect("it can be read").is_some();
     let there: Vec<_> = (0..14).map(is_there).collect();
     assert_eq!(there, [&[false][..], &[true; 13]].concat());
+}
+
+/// Flushes the prefix that is the key with a number.
+fn flush_key(process: &Process, key: usize) {
+    let key = key_bytes(key);
+    let prefix = BytePrefix::of_bytes(&key).expect("a key is no longer");
+    process.common.flush_prefix(&prefix).expect("few are under way");
+}
+
+/// The segment with the record of the flush has more garbage than that with the item, so it is
+/// collected first.
+#[test]
+fn a_flushed_item_stays_away_while_an_older_segment_has_it() {
+    let store = Store::create(1, SyncMode::Always, 1, SEGMENTS);
+    let mut process = Process::start(&store).expect("a new store");
+    let ask = |process: &mut Process, request: Request| {
+        let now = process.now();
+        process.ask(&request, &now);
+        process.rest();
+        process.maintain();
+    };
+    for key in 0..14 {
+        ask(&mut process, set(key, vec![1; 3_900]));
+    }
+    flush_key(&process, 3);
+    flush_key(&process, 30); // The newest record always stays.
+    for number in 0..300 {
+        ask(&mut process, set(20, vec![number as u8; 3_000]));
+    }
+    assert_eq!(process.common.live_prefixes(), 0, "both are over");
+    drop(process);
+    let mut process = Process::start(&store).expect("it is whole");
+    let now = process.now();
+    let is_there = |key| process.find(key, &now).expect("it can be read").is_some();
+    let there: Vec<_> = (0..14).map(is_there).collect();
+    assert_eq!(there, [&[true; 3][..], &[false], &[true; 10]].concat());
+}
+
+/// A flush is noted while a large value is being written. When that ends, a change is made in the
+/// same hold of the engine.
+#[test]
+fn no_change_overtakes_the_record_of_a_flush() {
+    let store = Store::create(1, SyncMode::Always, 1, SEGMENTS);
+    let store = Store { memory_bytes: 8 << 20, ..store };
+    let mut process = Process::start(&store).expect("a new store");
+    let now = process.now();
+    process.ask(&set(3, vec![1]), &now);
+    while process.execute(&set(1, vec![1; 300_000]), None, &now).is_err() {
+        process.turn();
+    }
+    flush_key(&process, 3);
+    process.maintain(); // The engine is entered.
+    let mut turns = 0;
+    while process.execute_entered(&set(3, vec![2]), None, &now).is_err() {
+        process.turn();
+        turns += 1;
+    }
+    assert!(turns > 2, "the value was being written");
+    process.rest();
+    let found = process.find(3, &now).expect("it can be read");
+    assert_eq!(found.map(|found| found.value), Some(vec![2]), "it was stored after the flush");
 }

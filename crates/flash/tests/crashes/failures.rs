@@ -44,12 +44,14 @@ fn an_operation_that_fails_loses_no_acknowledged_change() {
                 }
             }
             store.disk.set_plan(delays());
+            if !traffic.has_failed() {
+                traffic.settle(); // The operation that fails may be in flight.
+            }
             if traffic.has_failed() {
                 let text = format!("{fault:?} of operation {number}");
                 assert!(fault != Fault::Short, "{text}");
                 latched += 1;
             } else {
-                traffic.settle();
                 traffic.may_fail = false;
                 for _ in 0..20 {
                     traffic.act();

@@ -8,8 +8,8 @@
 use std::rc::Rc;
 
 use kachel_engine::{
-    Block, EngineOptions, ItemView, KeptSeconds, Key, Mark, Needed, NotYet, Now, Primitives, Put,
-    PutValue, Refused, Side,
+    Block, EngineOptions, ItemView, KeptPrefix, KeptSeconds, Key, Mark, Needed, NotYet, Now,
+    Primitives, Put, PutValue, Refused, Side,
 };
 
 use crate::tokens::KnownTokens;
@@ -29,8 +29,9 @@ pub(crate) struct Item {
     pub(crate) win_sent: bool,
     pub(crate) remnant: bool,
     pub(crate) protocol_mark: bool,
-    /// The number of flushes before it was stored.
+    /// The number of flushes before it was stored, and that of flushes of prefixes.
     pub(crate) epoch: u32,
+    pub(crate) prefixes: usize,
 }
 
 /// The flushes of a store.
@@ -51,13 +52,6 @@ impl Flushes {
     }
 }
 
-impl Item {
-    pub(crate) fn is_live(&self, unix_s: i64, epoch: u32) -> bool {
-        let has_time = self.expiry_unix_s == 0 || i64::from(self.expiry_unix_s) > unix_s;
-        has_time && self.epoch >= epoch
-    }
-}
-
 /// The items of one engine, by the numbers of their keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
@@ -66,6 +60,8 @@ pub(crate) struct Model {
     pub(crate) options: EngineOptions,
     pub(crate) seconds: KeptSeconds,
     pub(crate) epoch: u32,
+    /// The flushes of prefixes, in their order.
+    pub(crate) prefixes: Rc<Vec<KeptPrefix>>,
     /// Whether a client has asked for a lease in this process.
     pub(crate) has_leased: bool,
     /// Whether the engine has room for what a delete leaves for leases. Without it a delete leaves
@@ -84,6 +80,16 @@ pub(crate) fn key_bytes(number: usize) -> Vec<u8> {
 /// The number of a key.
 pub(crate) fn key_number(key: &[u8]) -> usize {
     str::from_utf8(key).ok().and_then(|key| key.parse().ok()).expect("a key of these tests")
+}
+
+impl Model {
+    /// Whether an item of a key has neither expired nor been flushed.
+    pub(crate) fn is_live(&self, key: usize, item: &Item, unix_s: i64) -> bool {
+        let has_time = item.expiry_unix_s == 0 || i64::from(item.expiry_unix_s) > unix_s;
+        let key = key_bytes(key);
+        let is_taken = |flush: &KeptPrefix| flush.prefix().takes(&key);
+        has_time && item.epoch >= self.epoch && !self.prefixes[item.prefixes..].iter().any(is_taken)
+    }
 }
 
 /// An item as the verbs see it.
@@ -154,8 +160,9 @@ impl Primitives for Model {
 
     fn find(&mut self, key: &Key<'_>, _: Needed, now: &Now) -> Result<Option<usize>, NotYet> {
         let number = key_number(key.bytes());
-        let item = self.items[number].as_ref();
-        let is_live = item.is_some_and(|item| item.is_live(now.unix(now.second), self.epoch));
+        let unix_s = now.unix(now.second);
+        let is_live =
+            self.items[number].as_ref().is_some_and(|item| self.is_live(number, item, unix_s));
         Ok(is_live.then_some(number))
     }
 
@@ -211,6 +218,7 @@ impl Primitives for Model {
             remnant: put.remnant,
             protocol_mark: put.protocol_mark,
             epoch: self.epoch,
+            prefixes: self.prefixes.len(),
         });
         Ok(number)
     }

@@ -159,9 +159,15 @@ impl Oracle {
             }
     }
 
-    /// Whether a read must show what it has found of a key, if its item is this one.
-    fn is_shown(&self, item: Option<&Item>, found: Option<&Found>, unix_s: i64) -> bool {
-        let item = item.filter(|item| !item.remnant && item.is_live(unix_s, self.model.epoch));
+    /// Whether a read must show what it has found of a key, if the key's item is this one.
+    fn is_shown(
+        &self,
+        key: usize,
+        item: Option<&Item>,
+        found: Option<&Found>,
+        unix_s: i64,
+    ) -> bool {
+        let item = item.filter(|item| !item.remnant && self.model.is_live(key, item, unix_s));
         let (Some(item), Some(found)) = (item, found) else {
             return item.is_none() && found.is_none();
         };
@@ -191,7 +197,7 @@ impl Oracle {
         let least = self.changes.iter().filter(|change| change.sequence <= acknowledged).count();
         let mut state = self.base.clone();
         let is_wrong = |item: &Option<Item>, key: usize| {
-            !self.is_shown(item.as_ref(), found[key].as_ref(), unix_s)
+            !self.is_shown(key, item.as_ref(), found[key].as_ref(), unix_s)
         };
         let mut wrong: BTreeSet<_> =
             (0..state.len()).filter(|&key| is_wrong(&state[key], key)).collect();
@@ -268,10 +274,11 @@ impl Oracle {
             // Only an item that is not stale is a hit, and `fits` has compared it.
             return !self
                 .item_after(count, key)
-                .is_some_and(|item| item.remnant && item.is_live(unix_s, self.model.epoch));
+                .is_some_and(|item| item.remnant && self.model.is_live(key, item, unix_s));
         };
         let tokens = &self.model.tokens;
-        match self.item_after(count, key).filter(|item| item.is_live(unix_s, self.model.epoch)) {
+        let is_live = |item: &&Item| self.model.is_live(key, item, unix_s);
+        match self.item_after(count, key).filter(is_live) {
             None => {
                 let value = seen.value.as_ref().is_none_or(|value| value.is_empty());
                 value && client_flags == 0 && token.is_some_and(|token| tokens.is_new(token))

@@ -134,6 +134,18 @@ impl Process {
         now: &Now,
     ) -> Result<(Seen, Durability), u64> {
         let owner = self.owner(request.key);
+        self.stations[owner].engine.enter(self.core.place(), now);
+        self.execute_entered(request, ticket, now)
+    }
+
+    /// Executes a request in the same hold as what was done before.
+    pub(crate) fn execute_entered(
+        &mut self,
+        request: &Request,
+        ticket: Option<u64>,
+        now: &Now,
+    ) -> Result<(Seen, Durability), u64> {
+        let owner = self.owner(request.key);
         let (engine, place) = (&mut self.stations[owner].engine, self.core.place());
         let bytes = key_bytes(request.key);
         let operation = Operation { key: self.hasher.key(&bytes), verb: request.verb };
@@ -149,7 +161,6 @@ impl Process {
             }
             upload = Some(begun);
         }
-        engine.enter(place, now);
         let ticket = ticket.map(Ticket);
         let answer = match request.verb {
             Verb::Get(terms) => engine.read(&operation.key, &terms, ticket, now),
@@ -261,7 +272,7 @@ impl Process {
     }
 
     /// Submits what is queued, and completes what is due next.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         for engine in 0..self.stations.len() {
             while self.submit(engine).is_some() {}
         }

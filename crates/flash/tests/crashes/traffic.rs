@@ -3,12 +3,16 @@
 //! Upstream:   the tests.
 //! Downstream: `process` executes the requests, `oracle` judges each answer and each start.
 
+use std::rc::Rc;
+
 use kachel_engine::{
-    ArithmeticTerms, Common as _, DeleteTerms, Direction, Engine as _, GetTerms, KeptSeconds,
-    LifeStep, LifeTerms, Now, Operation, StoreMode, StoreTerms, Ticket, Ttl, Verb, Verdict,
+    ArithmeticTerms, Common as _, DeleteTerms, Direction, Engine as _, GetTerms, KeptPrefix,
+    KeptSeconds, LifeStep, LifeTerms, Now, Operation, PrefixRefused, StoreMode, StoreTerms, Ticket,
+    Ttl, Verb, Verdict,
 };
 use kachel_io::memory::disk::{ChanceFault, Fault, FaultPlan};
 use kachel_io::{Rng as _, SeededRng};
+use kachel_stdx::BytePrefix;
 
 use crate::files::Store;
 use crate::model::{Flushes, Model, key_bytes};
@@ -68,6 +72,7 @@ impl Ledger {
             options: engine_options(),
             seconds: KeptSeconds::of(&process.now()),
             epoch: 0,
+            prefixes: Rc::default(),
             has_leased: false,
             has_room: true,
             has_changed: false,
@@ -136,6 +141,7 @@ pub(crate) struct Traffic {
     pub(crate) executed: u64,
     pub(crate) refused: u64,
     pub(crate) failed: u64,
+    pub(crate) prefixes_flushed: u64,
     /// Whether the disk may fail, or be full.
     pub(crate) may_fail: bool,
 }
@@ -151,7 +157,18 @@ impl Traffic {
     fn over(process: Process, ledger: Ledger, seed: u64) -> Self {
         let (dice, waiting) = (SeededRng::new(seed), Vec::new());
         let (executed, refused, failed, may_fail) = (0, 0, 0, false);
-        Self { process, ledger, dice, waiting, executed, refused, failed, may_fail }
+        let prefixes_flushed = 0;
+        Self {
+            process,
+            ledger,
+            dice,
+            waiting,
+            executed,
+            refused,
+            failed,
+            prefixes_flushed,
+            may_fail,
+        }
     }
 
     /// The clients go on after a crash.
@@ -315,6 +332,7 @@ impl Traffic {
             9 => self.flush(None),
             10 => self.forget(),
             11..20 => self.process.maintain(),
+            20 | 21 => self.flush_prefix(),
             _ if self.waiting.len() < WAITING_MAX => {
                 let request = self.request();
                 let owner = self.process.owner(request.key);
@@ -358,6 +376,25 @@ impl Traffic {
             Ok(()) => self.ledger.flushes = flushes,
             // Nothing was flushed.
             Err(_) => assert!(self.has_failed(), "the files of the flushes do not fail"),
+        }
+    }
+
+    /// Flushes a prefix of a key, unless too many are being flushed.
+    fn flush_prefix(&mut self) {
+        let key = key_bytes(self.below(self.ledger.keys));
+        let name = &key[..1 + self.below(key.len())];
+        let prefix = match self.below(2) {
+            0 => BytePrefix::of_bytes(name),
+            _ => BytePrefix::of_name(name, b'0' + self.below(3) as u8),
+        };
+        let prefix = prefix.expect("a key is no longer than a prefix");
+        match self.process.common.flush_prefix(&prefix) {
+            Ok(()) => self.prefixes_flushed += 1,
+            Err(PrefixRefused::TooMany) => return,
+            Err(refused) => return assert!(self.has_failed(), "{refused:?}"),
+        }
+        for Oracle { model, .. } in &mut self.ledger.oracles {
+            Rc::make_mut(&mut model.prefixes).push(KeptPrefix::new(0, &prefix));
         }
     }
 

@@ -71,6 +71,14 @@ impl Bench {
         self.unix_s += seconds as i64;
     }
 
+    /// Lets the disk end what is due next, this number of times.
+    pub(crate) fn disk_ends(&mut self, times: u64) {
+        for _ in 0..times {
+            self.files.disk().advance_to_next_due();
+            self.pass(0);
+        }
+    }
+
     pub(crate) fn disk(&self) -> &Disk {
         self.files.disk()
     }

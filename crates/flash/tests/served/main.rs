@@ -12,7 +12,7 @@ use kachel_io::memory::disk::BLOCK_BYTES;
 use kachel_log::{Geometry, SyncMode};
 use kachel_testkit::{
     KeptServer as _, every_verb_survives_a_restart, flushes_survive_a_restart,
-    requests_for_one_key_keep_their_order,
+    requests_for_one_key_keep_their_order, the_flush_of_a_prefix_survives_a_restart,
 };
 
 #[test]
@@ -28,6 +28,70 @@ fn flushes_survive_a_restart_and_hold_what_was_stored_before() {
 #[test]
 fn requests_for_one_key_are_answered_in_their_order_while_it_is_read() {
     requests_for_one_key_keep_their_order(&mut Bench::new());
+}
+
+#[test]
+fn the_flush_of_a_prefix_takes_its_keys_in_all_engines() {
+    the_flush_of_a_prefix_survives_a_restart(&mut Bench::new());
+}
+
+/// The number of flushes of prefixes that are not over.
+fn flushed_prefixes(bench: &mut Bench) -> String {
+    for _ in 0..2 {
+        bench.pass(1);
+        bench.expect("mn\r\n", "MN\r\n");
+    }
+    let stats = bench.ask("stats kachel\r\n");
+    let line = stats.lines().find_map(|line| line.strip_prefix("STAT kachel_flushed_prefixes "));
+    line.expect("it is told").to_owned()
+}
+
+/// The power fails before any log has the flush, or while some have.
+#[test]
+fn the_flush_of_a_prefix_that_was_answered_survives_a_power_cut() {
+    for seed in 0..40 {
+        let mut bench = Bench::new();
+        bench.start(3);
+        let keys: Vec<String> = (0..20).map(|number| format!("user:{number}")).collect();
+        for key in keys.iter().map(|key| &key[..]).chain(["users"]) {
+            bench.expect(&format!("set {key} 0 0 1\r\n1\r\n"), "STORED\r\n");
+        }
+        bench.disk_that_takes(1_000_000);
+        let other = bench.client();
+        other.write(b"flush_prefix user\r\nset user:3 0 0 1\r\n2\r\n");
+        bench.pass(0);
+        let said = other.read();
+        assert!(said.starts_with(b"OK\r\n"), "seed {seed}");
+        bench.disk_ends(seed / 4);
+        let is_stored = !other.read().is_empty() || said.len() > 4;
+        for threads in [1, 2] {
+            bench.cut_power(threads, seed);
+            let said = bench.ask(&format!("get users {}\r\n", keys.join(" ")));
+            let of_users = |more: &str| format!("VALUE users 0 1\r\n1\r\n{more}END\r\n");
+            let later = of_users("VALUE user:3 0 1\r\n2\r\n");
+            assert!(said == later || !is_stored && said == of_users(""), "seed {seed}: {said}");
+        }
+        assert_eq!(flushed_prefixes(&mut bench), "0", "each log has it, and no index an item");
+    }
+}
+
+/// Beyond 64 flushes that are not over, another one is refused, until upkeep has followed.
+#[test]
+fn flushes_of_prefixes_that_are_not_over_are_bounded() {
+    let mut bench = Bench::new();
+    bench.start(2);
+    bench.disk_that_takes(1_000_000_000);
+    let other = bench.client();
+    for number in 0..70 {
+        other.write(format!("flush_prefix p{number}\r\n").as_bytes());
+    }
+    bench.pass(0);
+    let said = String::from_utf8(other.read()).expect("text");
+    let refused = "SERVER_ERROR too many prefixes are being flushed\r\n";
+    assert_eq!(said, "OK\r\n".repeat(64) + &refused.repeat(6));
+    bench.expect("set p1 0 0 1\r\nx\r\nget p1\r\n", "STORED\r\nVALUE p1 0 1\r\nx\r\nEND\r\n");
+    assert_eq!(flushed_prefixes(&mut bench), "0");
+    bench.expect("flush_prefix p1\r\nget p1\r\n", "OK\r\nEND\r\n");
 }
 
 #[test]

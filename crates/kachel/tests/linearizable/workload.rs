@@ -51,12 +51,10 @@ const GET_FLAGS: [&str; 12] = [
 const COUNT_FLAGS: [&str; 5] = ["v", "v c t", "MD D3 v", "N100 J50 v", "N0 J7 T1000 t"];
 
 /// A refusal that requests of ours may meet: a number was asked of something else, since a client
-/// appended to it or emptied it; many prefixes were flushed since upkeep has run; or the engine
-/// flushes no prefix, as flash.
+/// appended to it or emptied it; or many prefixes were flushed since upkeep has run.
 pub(crate) fn may_be_refused(line: &[u8]) -> bool {
     line == b"CLIENT_ERROR cannot increment or decrement non-numeric value"
         || line == b"SERVER_ERROR too many prefixes are being flushed"
-        || line == b"SERVER_ERROR this engine flushes no prefix"
 }
 
 /// A client's memory: which tokens it saw, and how many values it has made.

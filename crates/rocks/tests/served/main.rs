@@ -13,7 +13,7 @@ use kachel_io::FarEnd;
 use kachel_rocks::RocksSync;
 use kachel_testkit::{
     KeptServer as _, every_verb_survives_a_restart, flushes_survive_a_restart,
-    requests_for_one_key_keep_their_order,
+    requests_for_one_key_keep_their_order, the_flush_of_a_prefix_survives_a_restart,
 };
 
 /// Runs a test over both libraries.
@@ -100,27 +100,7 @@ fn databases_that_are_newer_than_the_file_of_the_flushes_are_refused() {
 
 #[test]
 fn the_flush_of_a_prefix_takes_its_keys_in_all_engines() {
-    with_both(|bench| {
-        bench.start(3);
-        for number in 0..20 {
-            bench.expect(&format!("set user:{number} 0 0 1\r\n1\r\n"), "STORED\r\n");
-        }
-        bench.expect("set user 0 0 1\r\n1\r\nset users 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
-        bench.restart(2, 1);
-        bench.expect("get user:1\r\n", "VALUE user:1 0 1\r\n1\r\nEND\r\n");
-        // What is stored after the flush stays, also if it is written with it.
-        bench.expect(
-            "flush_prefix user\r\nset user:7 0 0 1\r\n2\r\nget user:1 user:7 user users\r\n",
-            "OK\r\nSTORED\r\nVALUE user:7 0 1\r\n2\r\nVALUE users 0 1\r\n1\r\nEND\r\n",
-        );
-        bench.pass(2);
-        bench.restart(3, 1);
-        let keys: String = (0..20).map(|number| format!(" user:{number}")).collect();
-        bench.expect(
-            &format!("get user users{keys}\r\n"),
-            "VALUE users 0 1\r\n1\r\nVALUE user:7 0 1\r\n2\r\nEND\r\n",
-        );
-    });
+    with_both(the_flush_of_a_prefix_survives_a_restart);
 }
 
 /// The process ends before any database has the flush.

@@ -292,6 +292,11 @@ impl Segments {
         self.log.is_flush_noted()
     }
 
+    /// The number of the newest flush of a prefix that was noted ([`Self::note_flush`]).
+    pub const fn newest_prefix(&self) -> u32 {
+        self.log.newest_prefix()
+    }
+
     /// Notes the flush word in second `now`, and the flushed prefixes. Returns whether all keys
     /// were flushed. Every item that was stored before, and was flushed, is dead at once. Its
     /// memory is freed in bounded steps, in [`Self::maintain`] and whenever room is needed.

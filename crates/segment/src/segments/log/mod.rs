@@ -360,6 +360,11 @@ impl Log {
         is_new
     }
 
+    /// The number of the newest flush of a prefix that was noted.
+    pub(crate) const fn newest_prefix(&self) -> u32 {
+        self.prefixes.newest()
+    }
+
     /// Says with which flushed prefixes this log is done, and ends those with which all logs are
     /// done. If a sweep is over, begins the next one (L7). Cost: some comparisons and a load if
     /// there are none.

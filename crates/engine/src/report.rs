@@ -1,6 +1,7 @@
 //! The report of all engines about their files, for `stats engine`.
 //!
-//! Upstream:   engines with files, which measure at most once a second.
+//! Upstream:   engines with files. `flash` counts once a second; `rocks` measures its databases at
+//!             most once a second.
 //! Downstream: `observe` describes each number as a row.
 
 /// Sizes, counters and the first failure of the files of all engines of a process.

@@ -1,6 +1,7 @@
 //! The services of the machine: memory, cores, users, limits, signals.
 //!
-//! Upstream:   `kachel` uses it to start the process; `table` and `segment` take memory from it.
+//! Upstream:   `kachel` uses it to start the process; `table` and `segment` take memory from it;
+//!             `flash` and `rocks` have the folders of their data by it.
 //! Downstream: the kernel, through `rustix` and `libc`.
 
 mod address_space;

@@ -177,6 +177,7 @@ impl Commits {
     /// records below this sequence are durable. `waits`: whether the operation waits for the disk.
     pub(crate) fn submit(&mut self, durable: u64, waits: bool) -> Option<Box<FileOperation>> {
         if self.flight.is_some() {
+            // The bytes that were refused, or the rest of them: F2 of `format`.
             return if self.is_stalled { None } else { self.operation.take() };
         }
         let Forming { place, bytes, first } = self.forming.take()?;
@@ -189,8 +190,8 @@ impl Commits {
         let buffer = std::mem::replace(&mut self.buffer, other);
         operation.work = self.file.write(place.offset, buffer, end, waits);
         let end_offset = place.offset + end as u64;
-        assert!(end_offset <= self.file.geometry.end(place.segment), "C2");
-        self.next = Some(Place { offset: end_offset, ..place });
+        assert!(end_offset <= self.file.geometry.end(place.segment), "C2; F1 of `format`");
+        self.next = Some(Place { offset: end_offset, ..place }); // F2 of `format`
         let (end, number) = (self.next_sequence, self.number);
         self.flight = Some(Flight { place, end_offset, end, number, attempts: 0 });
         self.number += 1;

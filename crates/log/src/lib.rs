@@ -1,7 +1,7 @@
 //! The durable log of an engine with files. It knows no items: a record is a kind, a number and
 //! bytes of its owner.
 //!
-//! Upstream:   an engine, under its lock; `io` brings completions back through the engine.
+//! Upstream:   the engine `flash`, under its lock; `io` brings completions back through the engine.
 //! Downstream: `io`: the log fills operations on its file, which the engine's shard submits.
 //!
 //! A log is one file of segments. Records are appended to the current segment, commit by commit,

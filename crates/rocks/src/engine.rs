@@ -230,7 +230,7 @@ impl Rocks {
             Ok(InMemory::Found(Ok(item))) => Some(item),
             // The disk decides. RocksDB 7.8 and 8.9 answer such a read with an empty value, and
             // without an error, if the key may be in a file that is not open.
-            Ok(InMemory::Unknown | InMemory::Found(Err(_))) | Err(_) => return Ok(None),
+            Ok(InMemory::Unknown | InMemory::Found(Err(_))) | Err(_) => return Ok(None), // E1
         };
         Ok(Some(Known { sequence: Sequence(0), item }))
     }
@@ -544,7 +544,7 @@ impl Engine for Rocks {
             // The note about tokens is durable in every mode: no token may come back.
             let syncs = self.sync.is_always() || self.tokens.is_noting();
             let task = Task::Write { batch, syncs };
-            return Some(RocksCall::operation(&self.database, task));
+            return Some(RocksCall::operation(&self.database, task)); // E1
         }
         if self.reads < READS_MAX {
             let keys = self.fetches.take_wanted(READ_KEYS_MAX);

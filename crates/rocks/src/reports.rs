@@ -1,6 +1,7 @@
 //! What the engines report about their databases (`stats engine`).
 //!
-//! Upstream:   each engine notes its numbers, at most once a second.
+//! Upstream:   each engine notes its numbers when its database was measured, at most once a second,
+//!             and when its disk fails.
 //! Downstream: `engine::FileReports` adds them up when somebody asks.
 //!
 //! Invariants:

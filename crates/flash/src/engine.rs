@@ -8,7 +8,9 @@
 //! Invariants, cited by number where they are asserted:
 //! - E1  An operation with a ticket finds the record that was fetched for it. The next operation
 //!   releases the record.
-//! - E2  An operation that waits for the log is named when a completion may have made room.
+//! - E2  An operation that waits for the log is named when the least of those that wait has room,
+//!   or will have none. That is examined after whatever may change it: a completion, a submission,
+//!   and a step of upkeep.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -175,6 +177,7 @@ impl Flash {
             self.store.common.reports().report_error(text);
             self.store.common.refuse_flushes();
         }
+        self.name_waiting();
         self.ready.drain(..).for_each(&mut *ready);
         self.awaited_changes.retain(|(sequence, ticket)| {
             let has_come = self.durable.has_reached(*sequence) || self.durable.is_lost(*sequence);
@@ -183,9 +186,14 @@ impl Flash {
             }
             !has_come
         });
-        if std::mem::take(&mut self.is_room_awaited) {
-            self.store.collection.wanted_spares = 0; // Who waits for them asks again.
-            ready(Ticket::ROOM.0); // E2
+    }
+
+    /// Names the operations that wait for the log if one of them may go on (E2).
+    fn name_waiting(&mut self) {
+        if self.is_room_awaited && self.store.has_news_for_waiting() {
+            self.is_room_awaited = false;
+            self.store.collection.wanted_spares = 0; // An operation that needs them asks again.
+            self.ready.push(Ticket::ROOM.0);
         }
     }
 }
@@ -295,7 +303,9 @@ impl Engine for Flash {
         for fetches in [fetches, part_fetches] {
             fetches.begin_reads(log, |key, position| index.names(key, position), &mut self.ready);
         }
-        log.next_submission().or_else(|| collection.next_submission())
+        let submission = log.next_submission().or_else(|| collection.next_submission());
+        self.name_waiting(); // A commit that is submitted makes room.
+        submission
     }
 
     fn complete(&mut self, completion: Box<FileOperation>, ready: &mut impl FnMut(u64)) {
@@ -357,6 +367,7 @@ impl Engine for Flash {
         }
         let swept = self.store.sweep(now) + self.store.sweep_prefixes();
         self.store.end_prefixes(self.number);
+        self.name_waiting(); // The collection may have found that it gains nothing.
         self.store.cache.maintain(now) + collected + swept
     }
 

@@ -41,6 +41,7 @@ mod reader;
 mod recent;
 mod record;
 mod replay;
+mod room;
 mod shared;
 mod store;
 mod writing;

@@ -22,8 +22,9 @@ use crate::engine::Flash;
 use crate::prefixes::PrefixFlushes;
 use crate::recent::RecentChanges;
 use crate::replay::Found;
+use crate::room::SPARES_OF_STORES;
 use crate::shared::{FlashCommon, KeepFlushes, settled};
-use crate::store::{SPARES_OF_STORES, Store, StoreParts};
+use crate::store::{Store, StoreParts};
 
 /// The files of a store, as a start needs them.
 pub trait StoreFiles: Debug {

@@ -35,19 +35,10 @@ use crate::index::{Entry, Index, Parts};
 use crate::landing::{Landing, Landings};
 use crate::prefixes::PrefixFlushes;
 use crate::recent::RecentChanges;
-use crate::record::{
-    self, GRAVE, ITEM, ITEM_HEAD_BYTES, ItemHead, LIFE, Marks, Record, SHORT_BYTES_MAX,
-};
+use crate::record::{self, GRAVE, ITEM, ITEM_HEAD_BYTES, ItemHead, LIFE, Marks, Record};
 use crate::shared::FlashCommon;
 use crate::writing::{self, LargeWrite, Wrote};
 
-/// Segments that a store leaves free, for deletions and for the collection of garbage.
-pub(crate) const SPARES_OF_STORES: u32 = 2;
-/// Segments that are never full of items: the current one, the next one, the one for a start, those
-/// for deletions and for the collection of garbage.
-const SEGMENTS_BESIDE: u32 = 4 + SPARES_OF_STORES;
-/// Segments that a deletion, or the change of a life, leaves free for the collection of garbage.
-const SPARES_OF_OTHERS: u32 = 1;
 /// The most pieces of a record: its head, its key, and a value in pieces of 16 KiB.
 const PIECES_MAX: usize = 32;
 /// What an operation counts as, in bytes of work, beside the bytes that it copies.
@@ -86,6 +77,8 @@ pub(crate) struct Store {
     last_ticket: u64,
     /// Whether the operation waits for the log.
     pub(crate) waits_for_log: bool,
+    /// The least that operations have waited for since they were named last.
+    pub(crate) least_awaited: Demand,
     /// A number that was noted for a change that was not made.
     pub(crate) unused_number: Option<Sequence>,
     pub(crate) work_bytes: u64,
@@ -94,6 +87,20 @@ pub(crate) struct Store {
     has_leased: bool,
     /// The number of flushes when items that are dead were looked for last.
     pub(crate) swept_epoch: u32,
+}
+
+/// What an operation needs of the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    /// The bytes of a payload. 0: it waits for any completion.
+    pub(crate) payload_bytes: usize,
+    /// The segments that stay free.
+    pub(crate) spares: u32,
+}
+
+impl Demand {
+    /// Nothing is asked for.
+    pub(crate) const NONE: Self = Self { payload_bytes: usize::MAX, spares: u32::MAX };
 }
 
 /// The parts of a store when it is opened.
@@ -154,6 +161,7 @@ impl Store {
             ticket: Arc::default(),
             last_ticket: 0,
             waits_for_log: false,
+            least_awaited: Demand::NONE,
             unused_number: None,
             work_bytes: 0,
             found_expired: 0,
@@ -167,62 +175,6 @@ impl Store {
         self.core = Some(core);
         self.cache.enter(core, now);
         self.note_prefixes();
-    }
-
-    /// Makes sure that a change can append a record with a payload of this length.
-    fn prepare(&mut self, payload_bytes: usize, spares: u32) -> Result<(), AppendRefused> {
-        if self.is_read_only() {
-            return Err(AppendRefused::Failed);
-        }
-        // W1 of `writing`, D2 of `prefixes`.
-        let is_held_up = self.writing.is_some() || self.prefixes.must_append();
-        let waits = !self.tokens.are_left() || is_held_up;
-        let prepared = if waits && !self.log.is_stalled() {
-            Err(AppendRefused::Wait)
-        } else {
-            // The log keeps `SPARES_OF_STORES` itself. Only a large value needs more (W2).
-            let reserved =
-                if spares > SPARES_OF_STORES { self.log.reserve(spares) } else { Ok(()) };
-            reserved.and_then(|()| self.log.prepare(payload_bytes, spares).map(|_| ()))
-        };
-        let refused = match prepared {
-            Err(AppendRefused::NoSpace) => {
-                self.collection.wanted_spares = self.collection.wanted_spares.max(spares + 2);
-                // While garbage is collected, there will be space.
-                let gains = !self.log.is_stalled() && self.gains_space();
-                if gains { AppendRefused::Wait } else { AppendRefused::NoSpace }
-            }
-            Err(refused) => refused,
-            Ok(()) => return Ok(()),
-        };
-        self.waits_for_log |= refused == AppendRefused::Wait;
-        Err(refused)
-    }
-
-    /// Makes sure that an operation can append a record without a value.
-    pub(crate) fn prepare_change(&mut self) -> Result<(), AppendRefused> {
-        self.prepare(SHORT_BYTES_MAX, SPARES_OF_OTHERS)
-    }
-
-    /// Makes sure that a store can append its item, whose records have this number of bytes.
-    fn prepare_store(&mut self, bytes: usize, now: &Now) -> Result<(), Refused> {
-        let geometry = *self.log.geometry();
-        let segment_bytes = geometry.segment_bytes();
-        let segments = u64::from(self.log.segments_max().saturating_sub(SEGMENTS_BESIDE));
-        // A fuller log copies more than it takes.
-        let full_bytes = segments * (self.filled_bytes() - segment_bytes / 16);
-        let needed_bytes = self.index.live_bytes() + self.index.grave_bytes();
-        if needed_bytes + bytes as u64 > full_bytes {
-            self.index.sweep_soon(now.second);
-            return Err(Refused::NoRoom);
-        }
-        let payload_bytes = bytes.min(geometry.payload_bytes_max());
-        let begun = (bytes - payload_bytes) as u64 / (segment_bytes / 2) + 1;
-        let spares = if payload_bytes < bytes { begun as u32 } else { 0 } + SPARES_OF_STORES;
-        self.prepare(payload_bytes, spares).map_err(|refused| match refused {
-            AppendRefused::Wait => Refused::NotYet,
-            AppendRefused::NoSpace | AppendRefused::Failed => Refused::NoRoom,
-        })
     }
 
     /// Appends a record of a change, for which there is room (S1).
@@ -239,8 +191,7 @@ impl Store {
     fn find_on_log(&mut self, key: &Key<'_>, now: &Now) -> FindResult {
         if self.writing.as_ref().is_some_and(|writing| *writing.key == *key.bytes()) {
             // It has left the memory before the index has it (S3).
-            self.waits_for_log = true;
-            return Err(self.wait(0));
+            return Err(self.wait_for_completion());
         }
         let Some(entry) = self.index.get(key.bytes()) else { return Ok(None) };
         let entry = entry.clone();
@@ -272,7 +223,7 @@ impl Store {
     }
 
     /// The operation is executed again when a ticket is ready.
-    fn wait(&mut self, ticket: u64) -> NotYet {
+    pub(crate) fn wait(&mut self, ticket: u64) -> NotYet {
         self.ticket.store(ticket, Relaxed);
         NotYet
     }
@@ -342,8 +293,8 @@ impl Store {
         if self.landings.of(key.bytes(), parts.value.id).is_none() {
             if let Some(other) = self.landings.other(key.bytes()) {
                 if self.part_fetches.is_under_way(other) {
-                    self.waits_for_log = true; // The next part of the other value ends the wait.
-                    return Err(self.wait(0));
+                    // The next part of the other value ends the wait.
+                    return Err(self.wait_for_completion());
                 }
                 // Nobody waits for a part of it, so perhaps nobody goes on with it.
                 let other = Box::<[u8]>::from(other);

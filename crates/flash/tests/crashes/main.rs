@@ -4,8 +4,8 @@
 //! Upstream:   `cargo test -p kachel-flash --test crashes`. `KACHEL_FULL=1` has the long form.
 //! Downstream: `kachel_flash`, by the contract of engines; the disk in memory of `kachel_io`.
 //!
-//! Reading order: `model`, `tokens`, `oracle`, `process`, `traffic`, then `cuts`, `failures` and
-//! `damage`.
+//! Reading order: `model`, `tokens`, `oracle`, `process`, `traffic`, then `cuts`, `failures`,
+//! `saturated` and `damage`.
 
 mod cuts;
 mod damage;
@@ -14,5 +14,6 @@ mod files;
 mod model;
 mod oracle;
 mod process;
+mod saturated;
 mod tokens;
 mod traffic;

@@ -48,6 +48,8 @@ pub(crate) struct Station {
     memory: Memory,
     /// The tickets that the engine has named and that were not used.
     pub(crate) ready: BTreeSet<u64>,
+    /// How often it has named those that wait for room.
+    pub(crate) rooms_named: u64,
     /// What the sync in flight makes durable, and what is durable, in the engine's sequence.
     syncing: u64,
     synced: u64,
@@ -98,6 +100,7 @@ impl Process {
             engine,
             memory: backend(&store.disk),
             ready: BTreeSet::new(),
+            rooms_named: 0,
             syncing: 0,
             synced: 0,
             submitted: 0,
@@ -258,15 +261,19 @@ impl Process {
         self.store.disk.advance_to_next_due();
         let now_ns = self.store.clock.now_ns();
         for station in &mut self.stations {
-            let Station { engine, memory, ready, syncing, synced, .. } = station;
+            let Station { engine, memory, ready, rooms_named, syncing, synced, .. } = station;
+            let mut name = |ticket| {
+                *rooms_named += u64::from(ticket == Ticket::ROOM.0);
+                ready.insert(ticket);
+            };
             for operation in completions(memory) {
                 if matches!(operation.work, FileWork::Sync { .. }) && operation.result().is_ok() {
                     *synced = *syncing;
                 }
-                engine.complete(operation, &mut |ticket| _ = ready.insert(ticket));
+                engine.complete(operation, &mut name);
             }
             if engine.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= now_ns) {
-                engine.reach(now_ns, &mut |ticket| _ = ready.insert(ticket));
+                engine.reach(now_ns, &mut name);
             }
         }
     }

@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use kachel_cache::{CachePinned, CacheUpload};
 use kachel_engine::{
     Answer, Block, Cursor, Durability, DurableWord, Engine, EngineStats, Extensions, GetTerms,
-    ItemView, Key, KeyHasher, LastDead, Lookup, NotYet, Now, Operation, Outcome, Room, ScanCursor,
-    ScanStep, Sequence, Ticket, Value, Verb, Verdict, WalkNext, WalkStep, apply, get,
+    ItemView, Key, KeyHasher, LastDead, Lookup, Needed, NotYet, Now, Operation, Outcome,
+    Primitives as _, Room, ScanCursor, ScanStep, Sequence, Ticket, Value, Verb, Verdict, WalkNext,
+    WalkStep, apply, get,
 };
 use kachel_io::FileOperation;
 use kachel_log::{AppendRefused, Completed, DurableLog};
@@ -196,6 +197,18 @@ impl Flash {
             self.ready.push(Ticket::ROOM.0);
         }
     }
+
+    /// The answer to an operation for which the log has no room now. What was read for it goes to
+    /// the cache, so it is not read again when there is room.
+    fn wait_for_room(&mut self, key: &Key<'_>, now: &Now) -> Ticket {
+        if self.in_use.is_some() && self.store.find(key, Needed::Value, now).is_err() {
+            let ticket = self.ticket.swap(0, Relaxed);
+            if ![0, UNREADABLE, NO_MEMORY].contains(&ticket) {
+                return Ticket(ticket); // The next part of a large value.
+            }
+        }
+        Ticket::ROOM
+    }
 }
 
 impl Flash {
@@ -245,7 +258,7 @@ impl Engine for Flash {
     ) -> Answer<'e, CachePinned> {
         match self.begin(ticket, changes(&operation.verb)) {
             None => {}
-            Some(Refusal::Later) => return Answer::Later(Ticket::ROOM),
+            Some(Refusal::Later) => return Answer::Later(self.wait_for_room(&operation.key, now)),
             Some(Refusal::NoRoom) => return no_room(),
         }
         let Self { store, recent, durable, ticket, .. } = self;
@@ -263,7 +276,7 @@ impl Engine for Flash {
     ) -> Answer<'e, CachePinned> {
         match self.begin(ticket, terms.leases) {
             None => {}
-            Some(Refusal::Later) => return Answer::Later(Ticket::ROOM),
+            Some(Refusal::Later) => return Answer::Later(self.wait_for_room(key, now)),
             Some(Refusal::NoRoom) => return no_room(),
         }
         let Self { store, recent, durable, ticket, .. } = self;

@@ -32,7 +32,7 @@ pub use kept_server::{
     requests_for_one_key_keep_their_order, the_flush_of_a_prefix_survives_a_restart,
 };
 pub use live_world::LiveWorld;
-pub use log_files::{DAMAGE_KINDS, damaged, operation_name};
+pub use log_files::{DAMAGE_KINDS, damaged, operation_name, random_value};
 pub use output::{skip, tell};
 pub use plain::{Plain, PlainOpener};
 #[cfg(feature = "process")]

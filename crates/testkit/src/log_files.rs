@@ -1,13 +1,34 @@
-//! Files of logs in tests: the points at which the power is cut, and damage.
+//! Files of logs in tests: values of records, the points at which the power is cut, and damage.
 //!
 //! Upstream:   the tests of `log`, and of the engine over it.
 //! Downstream: `log` for the layout of a file, `io` for operations.
+
+use std::sync::LazyLock;
 
 use kachel_io::{FileWork, Rng as _, SeededRng};
 use kachel_log::SEGMENT_BYTES_MIN;
 
 /// The kinds of damage that [`damaged`] does.
 pub const DAMAGE_KINDS: usize = 4;
+
+/// A value of this length: a piece of random bytes that `bits` choose. A part of it that was lost,
+/// moved or exchanged is seen. The bytes repeat after 32 KiB.
+///
+/// Cost: that of a copy. Tests make values by the hundred thousand.
+#[must_use]
+pub fn random_value(bits: u64, bytes: usize) -> Vec<u8> {
+    static RANDOM: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut rng = SeededRng::new(1);
+        (0..4096).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+    });
+    let mut value = Vec::with_capacity(bytes);
+    let mut piece = &RANDOM[(bits >> 32) as usize % RANDOM.len()..];
+    while value.len() < bytes {
+        value.extend_from_slice(&piece[..piece.len().min(bytes - value.len())]);
+        piece = &RANDOM;
+    }
+    value
+}
 
 /// The name of an operation among the points at which the power is cut. The segments have
 /// [`SEGMENT_BYTES_MIN`].

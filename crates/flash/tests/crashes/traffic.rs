@@ -13,6 +13,7 @@ use kachel_engine::{
 use kachel_io::memory::disk::{ChanceFault, Fault, FaultPlan};
 use kachel_io::{Rng as _, SeededRng};
 use kachel_stdx::BytePrefix;
+use kachel_testkit::random_value;
 
 use crate::files::Store;
 use crate::model::{Flushes, Model, key_bytes};
@@ -209,7 +210,7 @@ impl Traffic {
             return self.below(100_000).to_string().into_bytes();
         }
         let (bytes, bits) = (self.below(scale), self.dice.next_u64());
-        (0..bytes).map(|at| (bits >> (at % 7 * 8)) as u8 ^ at as u8).collect()
+        random_value(bits, bytes)
     }
 
     /// A token that a client may know: that of the item, another one, or none.

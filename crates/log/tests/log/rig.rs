@@ -15,7 +15,7 @@ use kachel_log::{
     SegmentScan, SyncMode, Task, UNIT_BYTES, create_log, open_log,
 };
 use kachel_stdx::{DurableWord, Sequence};
-use kachel_testkit::operation_name;
+use kachel_testkit::{operation_name, random_value};
 
 /// The segments of the logs here.
 pub(crate) const SEGMENTS: u64 = 7;
@@ -264,8 +264,7 @@ impl Owner {
     pub(crate) fn append(&mut self, bytes: usize, spares: u32) -> Result<Position, AppendRefused> {
         let bits = self.dice.next_u64();
         let (kind, epoch) = (1 + (bits % 255) as u8, (bits >> 8) as u32);
-        let payload: Vec<u8> =
-            (0..bytes).map(|at| (bits >> (at % 7 * 8)) as u8 ^ at as u8).collect();
+        let payload = random_value(bits, bytes);
         let (front, back) = payload.split_at(bytes / 3);
         let appended = self.log.append(kind, epoch, &[front, back], spares)?;
         self.model.entries.insert(appended.sequence, (kind, epoch, payload));

@@ -16,9 +16,8 @@ use kachel_stdx::Place;
 use crate::copies::Copies;
 use crate::item::ItemView;
 use crate::last_dead::LastDead;
-use crate::operation::Ticket;
 use crate::time::Now;
-use crate::walk::{CrawlStep, Cursor, ScanCursor, ScanStep, WalkStep};
+use crate::walk::{CrawlStep, Cursor, ScanCursor, WalkStep};
 
 /// The largest number of operations that are prefetched together.
 pub const BATCH_MAX: usize = 32;
@@ -70,6 +69,8 @@ pub trait Extensions {
     /// Whether a walk over all items reads memory alone. Only then are items counted by prefix,
     /// again and again, while that is observed.
     const WALKS_IN_MEMORY: bool = true;
+    /// Whether the engine keeps its items in the order of their keys, so that it can be scanned.
+    const ORDERED: bool = false;
 
     /// The core at `core` uses this engine from now on, until another core enters it. While a core
     /// changes an engine, it holds nothing that it has read from other engines (`contract`, I4). So
@@ -149,19 +150,21 @@ pub trait Extensions {
     /// Executes one step of a scan in the order of the keys: passes the live items behind the
     /// cursor to `show`, and moves the cursor behind the last item that it has examined. The step
     /// ends at the latest when `show` returns `false`, or when `items_max` items were examined.
-    /// `ticket` is the one with which the step before has ended, if any.
+    /// Only an engine that is [`Self::ORDERED`] shows anything.
     ///
-    /// An item that lives through the whole scan is shown once, as it is at that moment. No command
-    /// uses scans yet.
+    /// All items of a step are of one version of the engine: of the moment of the call, or of one
+    /// since the call before, if that has ended with [`crate::WalkNext::Later`]. So an item that
+    /// lives through the whole scan is shown once. Each item is durable, if replies wait for that.
+    /// A small value is shown, also if it must be read from a disk. The shard may leave a scan at
+    /// any time.
     fn scan(
         &mut self,
         cursor: &mut ScanCursor,
-        ticket: Option<Ticket>,
         now: &Now,
         items_max: usize,
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
-    ) -> ScanStep {
-        let _no_order = (cursor, ticket, now, items_max, show);
-        ScanStep::Unordered
+    ) -> WalkStep {
+        let _no_order = (cursor, now, items_max, show);
+        WalkStep::in_memory(0, false)
     }
 }

@@ -83,4 +83,4 @@ pub use stats::{ClassStats, EngineStats};
 pub use time::{ClockOrigin, Now, Ttl};
 pub use unchanged::get_unchanged;
 pub use verb::{NO_TOKEN_MAX, NUMBER_BYTES_MAX, decide, decimal_digits};
-pub use walk::{CrawlStep, Cursor, ScanCursor, ScanStep, WalkNext, WalkStep};
+pub use walk::{CrawlStep, Cursor, ScanCursor, WalkNext, WalkStep};

@@ -30,7 +30,7 @@ use crate::store::Store;
 /// The items that are looked up together.
 const PAGE: usize = 32;
 /// The most records that a step asks for.
-pub(crate) const READ_AHEAD: usize = 16;
+const READ_AHEAD: usize = 16;
 /// The most records that walks hold together, beside one for each of them.
 const HELD_MAX: usize = 16 * READ_AHEAD;
 /// The most walks whose place is remembered. Nobody tells when a walk is left, but a client has one
@@ -291,6 +291,11 @@ impl Walks {
         self.holders.remove(&cursor.to_u64());
         self.held -= held.len();
         Some((key, held))
+    }
+
+    /// Takes the tickets that a walk or a scan holds. None, if it was forgotten.
+    pub(crate) fn take_held(&mut self, cursor: Cursor) -> Vec<u64> {
+        self.take(cursor).map_or_else(Vec::new, |(_, held)| held)
     }
 
     /// Remembers the place of a walk. Returns its cursor, and the tickets of a walk that was

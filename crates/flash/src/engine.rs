@@ -12,7 +12,6 @@
 //!   or will have none. That is examined after whatever may change it: a completion, a submission,
 //!   and a step of upkeep.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,14 +19,14 @@ use kachel_cache::{CachePinned, CacheUpload};
 use kachel_engine::{
     Answer, Block, Cursor, Durability, DurableWord, Engine, EngineStats, Extensions, GetTerms,
     ItemView, Key, KeyHasher, LastDead, Lookup, Needed, NotYet, Now, Operation, Outcome,
-    Primitives as _, Room, ScanCursor, ScanStep, Sequence, Ticket, Value, Verb, Verdict, WalkNext,
-    WalkStep, apply, get,
+    Primitives as _, Room, ScanCursor, Ticket, Value, Verb, Verdict, WalkNext, WalkStep, apply,
+    get,
 };
 use kachel_io::FileOperation;
 use kachel_log::{AppendRefused, Completed, DurableLog};
 use kachel_stdx::Place;
 
-use crate::browse::{Browsed, READ_AHEAD, Walks};
+use crate::browse::{Browsed, Walks};
 use crate::collection::Stepped;
 use crate::fetches::OWN_TICKETS;
 use crate::reader::FlashReader;
@@ -52,10 +51,6 @@ pub struct Flash {
     /// Whether operations wait for room on the log (E2).
     is_room_awaited: bool,
     walks: Walks,
-    /// The tickets of scans, and those of the reads that each has begun.
-    scans: BTreeMap<u64, Vec<u64>>,
-    /// Scans that wait until a change is durable.
-    awaited_changes: Vec<(Sequence, u64)>,
     hasher: KeyHasher,
     /// The tickets that are ready and were not named.
     ready: Vec<u64>,
@@ -102,8 +97,6 @@ impl Flash {
             in_use: None,
             is_room_awaited: false,
             walks: Walks::default(),
-            scans: BTreeMap::new(),
-            awaited_changes: Vec::new(),
             hasher,
             ready: Vec::new(),
             tended_ns: 0,
@@ -180,13 +173,6 @@ impl Flash {
         }
         self.name_waiting();
         self.ready.drain(..).for_each(&mut *ready);
-        self.awaited_changes.retain(|(sequence, ticket)| {
-            let has_come = self.durable.has_reached(*sequence) || self.durable.is_lost(*sequence);
-            if has_come {
-                ready(*ticket);
-            }
-            !has_come
-        });
     }
 
     /// Names the operations that wait for the log if one of them may go on (E2).
@@ -212,6 +198,37 @@ impl Flash {
 }
 
 impl Flash {
+    /// A step of a walk or of a scan, which goes on behind `key` and gives back the tickets that it
+    /// has held. Returns those that it holds now.
+    fn step_browse(
+        &mut self,
+        key: &mut Vec<u8>,
+        held: Vec<u64>,
+        now: &Now,
+        items_max: usize,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> (WalkStep, Vec<u64>) {
+        let (mut next_held, mut items) = (Vec::new(), 0);
+        let terms = (&self.hasher, now, items_max);
+        let ticket = OWN_TICKETS + self.store.next_ticket();
+        let reads = (ticket, self.walks.reads_max(), &mut next_held);
+        let ended = self.store.browse(key, terms, reads, &mut items, show);
+        self.store.release(held);
+        let next = match ended {
+            Browsed::End => WalkNext::End,
+            Browsed::More => WalkNext::More,
+            Browsed::Read | Browsed::NotDurable(_) => WalkNext::Later,
+        };
+        (WalkStep { items, next }, next_held)
+    }
+
+    /// Remembers a walk or a scan until its next step. Returns its cursor.
+    fn remember(&mut self, key: Vec<u8>, held: Vec<u64>, now: &Now) -> Cursor {
+        let (cursor, forgotten) = self.walks.put(key, held, now.second);
+        self.store.release(forgotten);
+        cursor
+    }
+
     /// Reports the first record that cannot be read.
     fn report(&mut self, refusal: &dyn std::fmt::Display) {
         if !std::mem::replace(&mut self.has_reported_read, true) {
@@ -349,10 +366,6 @@ impl Engine for Flash {
     fn forget(&mut self, Ticket(ticket): Ticket) {
         self.store.fetches.release(ticket);
         self.store.part_fetches.release(ticket);
-        if let Some(held) = self.scans.remove(&ticket) {
-            self.awaited_changes.retain(|(_, awaiting)| *awaiting != ticket);
-            self.store.release(held);
-        }
     }
 
     fn durable(&self) -> &Arc<DurableWord> {
@@ -394,21 +407,11 @@ impl Engine for Flash {
         let Some((mut key, held)) = self.walks.take(*cursor) else {
             return WalkStep { items: 0, next: WalkNext::Failed };
         };
-        let (mut next_held, mut items) = (Vec::new(), 0);
-        let terms = (&self.hasher, now, items_max);
-        let ticket = OWN_TICKETS + self.store.next_ticket();
-        let reads = (ticket, self.walks.reads_max(), &mut next_held);
-        let ended = self.store.browse(&mut key, terms, reads, &mut items, show);
-        self.store.release(held);
-        let next = match ended {
-            Browsed::End => return WalkStep { items, next: WalkNext::End },
-            Browsed::More => WalkNext::More,
-            Browsed::Read | Browsed::NotDurable(_) => WalkNext::Later,
-        };
-        let forgotten;
-        (*cursor, forgotten) = self.walks.put(key, next_held, now.second);
-        self.store.release(forgotten);
-        WalkStep { items, next }
+        let (step, next_held) = self.step_browse(&mut key, held, now, items_max, show);
+        if step.next != WalkNext::End {
+            *cursor = self.remember(key, next_held, now);
+        }
+        step
     }
 
     fn work_bytes(&self) -> u64 {
@@ -437,6 +440,7 @@ impl Engine for Flash {
 
 impl Extensions for Flash {
     const WALKS_IN_MEMORY: bool = false;
+    const ORDERED: bool = true;
 
     fn enter(&mut self, core: Place, now: &Now) {
         self.store.enter(core, now);
@@ -445,25 +449,20 @@ impl Extensions for Flash {
     fn scan(
         &mut self,
         cursor: &mut ScanCursor,
-        ticket: Option<Ticket>,
         now: &Now,
         items_max: usize,
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
-    ) -> ScanStep {
-        let (mut key, mut held, mut items) = (cursor.key().to_vec(), Vec::new(), 0);
-        let (terms, next) = ((&self.hasher, now, items_max), self.store.next_ticket());
-        let ended =
-            self.store.browse(&mut key, terms, (next, READ_AHEAD, &mut held), &mut items, show);
-        ticket.into_iter().for_each(|ticket| self.forget(ticket));
-        *cursor = ScanCursor::after(&key);
-        match ended {
-            Browsed::End => return ScanStep::End,
-            Browsed::More => return ScanStep::More,
-            Browsed::Read => {}
-            Browsed::NotDurable(sequence) => self.awaited_changes.push((sequence, next)),
-        }
-        self.scans.insert(next, held);
-        ScanStep::Later(Ticket(next))
+    ) -> WalkStep {
+        let mut key = cursor.key().to_vec();
+        let held = self.walks.take_held(cursor.reads);
+        let (step, next_held) = self.step_browse(&mut key, held, now, items_max, show);
+        cursor.pass(&key);
+        // The key is in the cursor, so only tickets must be remembered.
+        cursor.reads = match next_held.is_empty() {
+            true => Cursor::default(),
+            false => self.remember(Vec::new(), next_held, now),
+        };
+        step
     }
 
     #[inline]

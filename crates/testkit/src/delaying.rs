@@ -30,7 +30,7 @@ use std::sync::Arc;
 use kachel_engine::{
     Answer, Block, Copies, CrawlStep, Cursor, Durability, DurableWord, Engine, EngineStats,
     Evicted, Extensions, GetTerms, ItemView, Key, LastDead, Lookup, Now, OpenEngines, Opening,
-    Operation, Room, ScanCursor, ScanStep, Sequence, Ticket, WalkStep,
+    Operation, Room, ScanCursor, Sequence, Ticket, WalkStep,
 };
 use kachel_io::{FileOperation, FolderHandle};
 use kachel_stdx::Place;
@@ -313,6 +313,8 @@ where
 }
 
 impl<E: Engine> Extensions for Delaying<E> {
+    const ORDERED: bool = E::ORDERED;
+
     fn enter(&mut self, core: Place, now: &Now) {
         self.inner.enter(core, now);
     }
@@ -324,12 +326,11 @@ impl<E: Engine> Extensions for Delaying<E> {
     fn scan(
         &mut self,
         cursor: &mut ScanCursor,
-        ticket: Option<Ticket>,
         now: &Now,
         items_max: usize,
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
-    ) -> ScanStep {
-        self.inner.scan(cursor, ticket, now, items_max, show)
+    ) -> WalkStep {
+        self.inner.scan(cursor, now, items_max, show)
     }
 
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {

@@ -21,11 +21,16 @@ use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
     EngineStats, Extensions, HeapCommon, HeapItem, HeapMap, HeapPinned, HeapUpload, ItemView, Key,
     Mark, Needed, NoReader, NotYet, Now, OpenEngines, Opening, Operation, Primitives, Put, Refused,
-    ScanCursor, ScanStep, Sequence, Ticket, WalkStep, apply,
+    ScanCursor, Sequence, Ticket, WalkNext, WalkStep, apply,
 };
 use kachel_io::{FileOperation, FolderHandle};
 
 use crate::value_file::{InFile, ValueFile};
+
+/// Tickets from here on are of scans.
+const OWN_TICKETS: u64 = 1 << 47;
+/// The most scans that wait for a value. Nobody tells when a scan is left.
+const SCANS_MAX: usize = 16;
 
 /// Opens plain engines, each with a file in the folder, if there is one.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +52,7 @@ impl OpenEngines for PlainOpener {
                 file: self.0.as_ref().map(create),
                 cooling: VecDeque::new(),
                 tickets: BTreeMap::new(),
+                scans: VecDeque::new(),
                 last_ticket: 0,
                 failed: BTreeSet::new(),
                 unreadable: None,
@@ -68,6 +74,8 @@ pub struct Plain {
     cooling: VecDeque<u64>,
     tickets: BTreeMap<u64, u64>,
     last_ticket: u64,
+    /// The tickets of scans, the oldest first.
+    scans: VecDeque<u64>,
     /// The tickets whose read has failed.
     failed: BTreeSet<u64>,
     /// The item whose value the disk could not read for the operation that is executed now.
@@ -95,14 +103,43 @@ impl Plain {
 
     /// Reads the value of an item that is not in memory. Returns the ticket of the read.
     fn fetch(&mut self, number: u64) -> u64 {
+        self.fetch_as(number, 0)
+    }
+
+    /// The same, with a ticket from `first` on.
+    fn fetch_as(&mut self, number: u64, first: u64) -> u64 {
         self.last_ticket += 1;
-        self.tickets.insert(self.last_ticket, number);
+        let ticket = first + self.last_ticket;
+        self.tickets.insert(ticket, number);
         let entry = self.map.entry_mut(number).expect("it was found");
         entry.beside.tickets += 1;
         let (offset, bytes) = (entry.beside.offset, (&entry.item).value_bytes());
         let file = self.file.as_mut().expect("I1: what is not in memory is in the file");
-        file.read(self.last_ticket, offset, bytes);
-        self.last_ticket
+        file.read(ticket, offset, bytes);
+        ticket
+    }
+
+    /// Reads a value for a scan. Returns the ticket of the read, which the shard does not know.
+    fn fetch_for_scan(&mut self, number: u64) -> u64 {
+        if self.scans.len() == SCANS_MAX
+            && let Some(oldest) = self.scans.pop_front()
+        {
+            let _whatever_was_read = self.take(Ticket(oldest)); // A scan that was left, most likely.
+        }
+        let ticket = self.fetch_as(number, OWN_TICKETS);
+        self.scans.push_back(ticket);
+        ticket
+    }
+
+    /// The ticket of a scan and its item, unless it was given up.
+    fn scan_of(&self, ticket: u64) -> Option<(u64, u64)> {
+        self.scans.contains(&ticket).then(|| (ticket, self.tickets[&ticket]))
+    }
+
+    /// A scan goes on without its ticket.
+    fn end_scan(&mut self, ticket: u64) {
+        self.scans.retain(|scan| *scan != ticket);
+        let _whatever_was_read = self.take(Ticket(ticket));
     }
 
     /// Takes a ticket back. Returns its item if the disk could not read the value.
@@ -262,7 +299,9 @@ impl Engine for Plain {
                 Some(bytes) => self.map.warm(*number, &bytes),
                 None => drop(self.failed.insert(ticket)),
             }
-            ready(ticket);
+            if ticket < OWN_TICKETS {
+                ready(ticket);
+            }
         }
         self.cool();
     }
@@ -299,27 +338,39 @@ impl Engine for Plain {
 }
 
 impl Extensions for Plain {
+    const ORDERED: bool = true;
+
     fn scan(
         &mut self,
         cursor: &mut ScanCursor,
-        ticket: Option<Ticket>,
         now: &Now,
         items_max: usize,
         mut show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
-    ) -> ScanStep {
-        let unreadable = ticket.and_then(|ticket| self.take(ticket));
-        let mut cold = None;
-        let has_passed = self.map.scan(cursor, now, items_max, |number, entry| {
+    ) -> WalkStep {
+        let before = self.scan_of(cursor.reads.to_u64());
+        let unreadable = before.filter(|(ticket, _)| self.failed.contains(ticket));
+        let unreadable = unreadable.map(|(_, number)| number);
+        let (mut cold, mut is_early, durable) = (None, false, Arc::clone(&self.durable));
+        let mut step = self.map.scan(cursor, now, items_max, |number, entry| {
+            let sequence = entry.beside.sequence;
+            if durable.is_lost(sequence) {
+                return Some(true);
+            }
+            is_early = !durable.has_reached(sequence);
             // A value that the disk cannot read is not shown, but its key is.
             let is_awaited = !entry.item.is_warm() && unreadable != Some(number);
             cold = is_awaited.then_some(number);
-            cold.is_none().then(|| show(entry.key(), &&entry.item))
+            (!is_early && cold.is_none()).then(|| show(entry.key(), &&entry.item))
         });
-        match cold {
-            Some(number) => ScanStep::Later(Ticket(self.fetch(number))),
-            None if has_passed => ScanStep::More,
-            None => ScanStep::End,
+        if is_early || cold.is_some() {
+            step.next = WalkNext::Later;
         }
+        if before.map(|(_, number)| number) != cold || cold.is_none() {
+            before.into_iter().for_each(|(ticket, _)| self.end_scan(ticket));
+            let ticket = cold.map_or(0, |number| self.fetch_for_scan(number));
+            cursor.reads = Cursor::from_u64(ticket);
+        }
+        step
     }
 }
 
@@ -379,11 +430,11 @@ mod tests {
     /// The keys that a step of at most three items shows.
     fn step(plain: &mut Plain, cursor: &mut ScanCursor, now: &Now) -> Vec<String> {
         let mut shown = Vec::new();
-        let step = plain.scan(cursor, None, now, 3, |key, _| {
+        let step = plain.scan(cursor, now, 3, |key, _| {
             shown.push(key.escape_ascii().to_string());
             true
         });
-        assert!(step == ScanStep::More || shown.is_empty() && step == ScanStep::End);
+        assert!(step.next == if step.items < 3 { WalkNext::End } else { WalkNext::More });
         shown
     }
 
@@ -618,25 +669,23 @@ mod tests {
         let (mut plain, hasher, _) = plain(Some(backend.disk.folder("data")));
         let last = fill(&mut plain, &hasher);
         settle(&mut plain, &mut backend, last);
-        let (mut cursor, mut ticket, mut shown) = (ScanCursor::START, None, Vec::new());
+        let (mut cursor, mut shown) = (ScanCursor::START, Vec::new());
         for _ in 0..TURNS_MAX {
-            let step = plain.scan(&mut cursor, ticket.take(), &now(), 10, |key, item| {
+            let step = plain.scan(&mut cursor, &now(), 10, |key, item| {
                 let value = item.small_value().expect("it is in memory");
                 shown.push((key.escape_ascii().to_string(), value.to_vec()));
                 true
             });
-            match step {
-                ScanStep::Later(waits) => {
-                    let is_ready =
-                        (0..TURNS_MAX).any(|_| backend.turn(&mut plain).contains(&waits.0));
-                    assert!(is_ready, "its ticket is named");
-                    ticket = Some(waits);
+            match step.next {
+                WalkNext::Later => {
+                    assert!(backend.turn(&mut plain).is_empty(), "its ticket is not named");
                 }
-                ScanStep::More => {}
-                ScanStep::End => break,
-                ScanStep::Unordered => panic!("it is ordered"),
+                WalkNext::More => {}
+                WalkNext::End => break,
+                WalkNext::Failed => panic!("the disk can be read"),
             }
         }
+        assert_eq!(plain.tickets(), 0);
         let all: Vec<_> = (0..NUMBERS).map(|number| (key(number), value(number))).collect();
         assert_eq!(shown, all);
     }

@@ -319,32 +319,33 @@ impl<T: Default> HeapMap<T> {
 
     /// A step of a scan ([`crate::Extensions::scan`]), in the order of the keys. `show` gets the
     /// number of each item, and returns `None` if the step must end before this item, otherwise
-    /// whether it may go on. Returns whether an item was passed.
+    /// whether it may go on.
     pub fn scan(
         &mut self,
         cursor: &mut ScanCursor,
         now: &Now,
         items_max: usize,
         mut show: impl FnMut(u64, &HeapEntry<T>) -> Option<bool>,
-    ) -> bool {
-        let behind = (Bound::Excluded(cursor.key()), Bound::Unbounded);
+    ) -> WalkStep {
         self.note_flushes(now);
-        let mut last = None;
-        for (key, &number) in self.order.range::<[u8], _>(behind).take(items_max) {
+        let behind = cursor.key().to_vec();
+        let mut rest =
+            self.order.range::<[u8], _>((Bound::Excluded(&behind[..]), Bound::Unbounded));
+        let mut items = 0;
+        while items < items_max {
+            let Some((key, &number)) = rest.next() else {
+                return WalkStep::in_memory(items, false);
+            };
             let entry = &self.items[&number];
-            let is_shown = self.is_shown(entry, now);
-            let goes_on = if is_shown { show(number, entry) } else { Some(true) };
-            if goes_on.is_some() {
-                last = Some(key);
-                self.work_bytes += EXAMINED_BYTES;
-            }
-            if goes_on != Some(true) {
+            let goes_on = if self.is_shown(entry, now) { show(number, entry) } else { Some(true) };
+            let Some(goes_on) = goes_on else { break };
+            items += 1;
+            self.work_bytes += EXAMINED_BYTES;
+            cursor.pass(key);
+            if !goes_on {
                 break;
             }
         }
-        if let Some(last) = last {
-            *cursor = ScanCursor::after(last);
-        }
-        last.is_some()
+        WalkStep::in_memory(items, true)
     }
 }

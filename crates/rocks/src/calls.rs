@@ -9,8 +9,9 @@ use std::sync::Arc;
 use kachel_engine::FileReport;
 use kachel_io::{FileError, FileOperation, FileWork, WaitingCall};
 
-use crate::database::{Database, DatabaseError, Page};
+use crate::database::{Database, DatabaseError, PAGE_RECORDS_MAX, Page};
 use crate::pending::Batch;
+use crate::scans::WantedPage;
 
 /// What a call does, and what it has found.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) enum Task {
         behind: Vec<u8>,
         page: Page,
     },
+    /// Reads the records behind a key, for a scan.
+    ScanPage { wanted: WantedPage, page: Page },
     /// Makes what was written durable.
     Sync,
     /// Asks for the numbers of the database, and counts its items.
@@ -57,8 +60,7 @@ pub(crate) struct Completed {
     pub(crate) failure: Option<String>,
 }
 
-/// The records of a page, and their bytes, at most about.
-pub(crate) const PAGE_RECORDS_MAX: usize = 64;
+/// The bytes of the records of a page, at most about.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
 impl WaitingCall for RocksCall {
@@ -104,6 +106,9 @@ impl RocksCall {
             Task::Read { keys, found } => *found = database.get_many(keys),
             Task::Page { behind, page, .. } => {
                 *page = database.page(behind, PAGE_RECORDS_MAX, PAGE_BYTES_MAX)?;
+            }
+            Task::ScanPage { wanted, page } => {
+                *page = database.page(&wanted.behind, wanted.records_max, PAGE_BYTES_MAX)?;
             }
             Task::Sync => database.sync()?,
             Task::Measure { measured, items } => {

@@ -62,6 +62,9 @@ pub(crate) enum InMemory<R> {
     Unknown,
 }
 
+/// The most records of a page.
+pub(crate) const PAGE_RECORDS_MAX: usize = 64;
+
 /// Records in the order of their keys.
 #[derive(Debug, Default)]
 pub(crate) struct Page {

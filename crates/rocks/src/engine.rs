@@ -24,7 +24,7 @@ use kachel_engine::{
     Answer, Block, Common as _, Cursor, Durability, DurableWord, Engine, EngineOptions,
     EngineStats, Extensions, FileReport, HeapPinned, HeapUpload, HeapValue, ItemView, Key,
     KeyHasher, LastDead, Mark, Needed, NoReader, NotYet, Now, Operation, Primitives, Put, PutValue,
-    Refused, Room, Sequence, Ticket, Tokens, Verb, WalkStep, apply, bytes_of_put,
+    Refused, Room, ScanCursor, Sequence, Ticket, Tokens, Verb, WalkStep, apply, bytes_of_put,
 };
 use kachel_io::FileOperation;
 use kachel_stdx::is_before;
@@ -40,6 +40,7 @@ use crate::options::RocksSync;
 use crate::pending::Pending;
 use crate::record::Note;
 use crate::reports::Measuring;
+use crate::scans::Scans;
 use crate::shared::RocksCommon;
 use crate::syncs::Syncs;
 use crate::walks::Walks;
@@ -79,8 +80,9 @@ pub struct Rocks {
     pub(crate) pending: Pending,
     fetches: Fetches,
     pub(crate) walks: Walks,
+    pub(crate) scans: Scans,
     pub(crate) accesses: Accesses,
-    durable: Arc<DurableWord>,
+    pub(crate) durable: Arc<DurableWord>,
     reads: usize,
     last_ticket: u64,
     /// Tickets that wait until a batch is written, because the next one is full.
@@ -131,6 +133,7 @@ impl Rocks {
             pending: Pending::default(),
             fetches: Fetches::default(),
             walks: Walks::default(),
+            scans: Scans::default(),
             accesses: Accesses::default(),
             durable: Arc::default(),
             reads: 0,
@@ -558,6 +561,10 @@ impl Engine for Rocks {
             let task = Task::Page { walk, behind, page: Page::default() };
             return Some(RocksCall::operation(&self.database, task));
         }
+        if let Some(wanted) = self.scans.take_wanted(&mut self.pending) {
+            let task = Task::ScanPage { wanted, page: Page::default() };
+            return Some(RocksCall::operation(&self.database, task));
+        }
         if !has_failed && self.sync.begin() {
             return Some(RocksCall::operation(&self.database, Task::Sync));
         }
@@ -577,6 +584,11 @@ impl Engine for Rocks {
             Task::Page { walk, page, .. } => {
                 failure.iter().for_each(|failure| self.report(failure));
                 self.walks.complete(walk, failure.is_none().then_some(page));
+            }
+            Task::ScanPage { wanted, page } => {
+                failure.iter().for_each(|failure| self.report(failure));
+                let page = failure.is_none().then_some(page);
+                self.scans.complete(wanted, page, &mut self.pending);
             }
             Task::Sync => {
                 self.sync.end();
@@ -607,6 +619,7 @@ impl Engine for Rocks {
     fn maintain(&mut self, now: &Now) -> usize {
         self.begin(now);
         self.walks.drop_unused(now.second);
+        self.scans.drop_unused(now.second);
         0
     }
 
@@ -632,6 +645,7 @@ impl Engine for Rocks {
 
 impl Extensions for Rocks {
     const WALKS_IN_MEMORY: bool = false;
+    const ORDERED: bool = true;
 
     /// The memory that an upload needs comes when changes are written. Without any, other uploads
     /// have it.
@@ -644,6 +658,17 @@ impl Extensions for Rocks {
         }
         self.is_room_awaited = true;
         Room::OnTheWay
+    }
+
+    fn scan(
+        &mut self,
+        cursor: &mut ScanCursor,
+        now: &Now,
+        items_max: usize,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> WalkStep {
+        self.begin(now);
+        self.step_scan(cursor, now, items_max, show)
     }
 
     fn last_dead(&self) -> Arc<LastDead> {

@@ -27,6 +27,7 @@ mod pending;
 mod range;
 mod record;
 mod reports;
+mod scans;
 mod shared;
 mod syncs;
 mod walking;

@@ -17,8 +17,10 @@
 //!   database has that change, and not before.
 //! - P3  A range that was deleted is forgotten with its batch. A key that was changed later is
 //!   known by itself.
+//! - P4  While something reads the database that must know all later changes
+//!   ([`Pending::keep_changes`]), what these batches have changed is not forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -58,6 +60,36 @@ pub(crate) struct Pending {
     /// The sequence of the changes in the queue.
     next: Sequence,
     is_writing: bool,
+    /// The batches that the database has and that are not forgotten, the first one first (P4).
+    kept: VecDeque<Written>,
+    /// For each batch behind which something reads, how many do.
+    readers: BTreeMap<Sequence, usize>,
+}
+
+/// What a batch has changed that the database has.
+#[derive(Debug)]
+struct Written {
+    sequence: Sequence,
+    keys: Vec<Arc<[u8]>>,
+    ranges: Vec<KeyRange>,
+}
+
+impl Written {
+    fn of(batch: &Batch) -> Self {
+        let mut written = Self { sequence: batch.sequence, keys: Vec::new(), ranges: Vec::new() };
+        for change in &batch.changes {
+            match change {
+                Change::Put { key, .. } | Change::Delete { key } => {
+                    written.keys.push(Arc::clone(key));
+                }
+                Change::DeleteRange { from, to } => {
+                    written.ranges.push(KeyRange { from: from.clone(), to: to.clone() });
+                }
+                Change::Note(_) => {}
+            }
+        }
+        written
+    }
 }
 
 impl Default for Pending {
@@ -69,6 +101,8 @@ impl Default for Pending {
             queue_bytes: 0,
             next: Sequence(1),
             is_writing: false,
+            kept: VecDeque::new(),
+            readers: BTreeMap::new(),
         }
     }
 }
@@ -149,22 +183,49 @@ impl Pending {
     pub(crate) fn committed(&mut self, batch: &Batch) {
         assert!(self.is_writing && batch.sequence.0 + 1 == self.next.0, "P1: the last one taken");
         self.is_writing = false;
-        for change in &batch.changes {
-            match change {
-                Change::Put { key, .. } | Change::Delete { key } => {
-                    self.forget(key, batch.sequence)
-                }
-                Change::DeleteRange { from, to } => {
-                    let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                    let bounds = (Bound::Included(&**from), to);
-                    let inside = self.known.range::<[u8], _>(bounds);
-                    let keys: Vec<_> = inside.map(|(key, _)| Arc::clone(key)).collect();
-                    keys.iter().for_each(|key| self.forget(key, batch.sequence));
-                }
-                Change::Note(_) => {}
-            }
+        self.kept.push_back(Written::of(batch));
+        self.forget_written();
+    }
+
+    /// Keeps all changes that the database does not have now, until [`Self::drop_changes`].
+    pub(crate) fn keep_changes(&mut self) -> Sequence {
+        let since = Sequence(self.next.0 - 1 - u64::from(self.is_writing));
+        *self.readers.entry(since).or_default() += 1;
+        since
+    }
+
+    /// The changes are not needed any more that were kept since a batch.
+    pub(crate) fn drop_changes(&mut self, since: Sequence) {
+        let readers = self.readers.get_mut(&since).expect("P4: it has kept them");
+        *readers -= 1;
+        if *readers == 0 {
+            self.readers.remove(&since);
         }
-        self.ranges.retain(|(sequence, _)| *sequence > batch.sequence); // P3
+        self.forget_written();
+    }
+
+    /// What is known about the keys in a range, in their order.
+    pub(crate) fn known_in(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> impl Iterator<Item = (&[u8], &Known)> {
+        self.known.range::<[u8], _>(range).map(|(key, known)| (&**key, known))
+    }
+
+    /// Forgets the changes that the database has and that nothing keeps (P2, P4).
+    fn forget_written(&mut self) {
+        let through = self.readers.first_key_value().map_or(Sequence::NEVER, |(since, _)| *since);
+        while let Some(Written { sequence, keys, ranges }) =
+            self.kept.pop_front_if(|written| written.sequence <= through)
+        {
+            keys.iter().for_each(|key| self.forget(key, sequence));
+            for range in ranges {
+                let inside = self.known.range::<[u8], _>(range.bounds());
+                let keys: Vec<_> = inside.map(|(key, _)| Arc::clone(key)).collect();
+                keys.iter().for_each(|key| self.forget(key, sequence));
+            }
+            self.ranges.retain(|(of_range, _)| *of_range > sequence); // P3
+        }
     }
 
     /// Forgets a key whose last change is in the database (P2).

@@ -57,7 +57,7 @@ const TEXT_VERBS: [&[u8]; 26] = [
     b"lease-set ",
 ];
 /// The verbs from which the meta target's first byte selects.
-pub const META_VERBS: [&[u8]; 6] = [b"mg ", b"ms ", b"md ", b"ma ", b"me ", b"mn "];
+pub const META_VERBS: [&[u8]; 7] = [b"mg ", b"ms ", b"md ", b"ma ", b"me ", b"mn ", b"mscan "];
 
 /// Checks lines with classic verbs, and every other line that is not a meta request.
 ///
@@ -188,6 +188,13 @@ fn request_holds(request: &Request<'_>) {
         Request::MetaNoop => {}
         Request::Admin(Admin::Stats { topic }) => {
             let _topic = stats_topic(topic);
+        }
+        Request::Admin(Admin::Scan(scan)) => {
+            for text in [Some(scan.from.text), scan.until, scan.prefix].into_iter().flatten() {
+                meta_key_holds(MetaKey { text, ..scan.from });
+            }
+            assert!(scan.count > 0 && scan.opaque.len() <= OPAQUE_BYTES_MAX);
+            assert!(scan.fields.letters().len() <= 5);
         }
         Request::Admin(_) => {}
         Request::Binary(_) | Request::BinaryAdmin { .. } => panic!("a request of another protocol"),

@@ -208,6 +208,7 @@ impl<'r> Judging<'r> {
             Admin::RefreshCertificates { noreply } => Reply::Error.unless(noreply),
             Admin::SwitchPipe { noreply, .. } => Reply::PipeNotEnabled.unless(noreply),
             Admin::Observe { noreply, .. } => Reply::Ok.unless(noreply),
+            Admin::Scan(_) => Reply::ScanNotAllowed,
             Admin::FlushAll { .. }
             | Admin::FlushPrefix { .. }
             | Admin::CacheMemlimit { .. }

@@ -1,7 +1,8 @@
 //! Walks and scans over all items of an engine, in bounded steps: where a step begins, and how it
 //! has ended.
 //!
-//! Upstream:   a listing, a scan or the crawler of `shard`, which holds the cursor between two steps.
+//! Upstream:   a listing, a scan or the crawler of `shard`, which holds the cursor between two
+//!             steps.
 //! Downstream: the engine, which holds nothing that a walk needs between two steps.
 
 use std::fmt;

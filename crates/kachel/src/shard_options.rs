@@ -60,6 +60,7 @@ fn plain_options(options: &ServeOptions) -> PlainOptions {
             FlushPrefixAccess::None => PrefixFlushPermission::Refused,
         },
         dumps_allowed: options.dumps_allowed,
+        scans_allowed: options.scans_allowed,
         crawler_on: options.echo.lru_crawler,
         watch_allowed: options.watch_allowed && !options.watch_refused,
         watcher_bytes_max: capacity(options.echo.watcher_logbuf_bytes),

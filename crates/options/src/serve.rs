@@ -202,6 +202,8 @@ pub struct ServeOptions {
     /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`:
     /// no).
     pub dumps_allowed: bool,
+    /// Whether `mscan` is answered (`--scan`: yes).
+    pub scans_allowed: bool,
     /// Whether clients may watch the log, which shows keys as a listing does.
     pub watch_allowed: bool,
     /// Whether `watch` is refused all the same (`-W`).
@@ -363,6 +365,7 @@ impl ServeOptions {
             flush_allowed: true,
             flush_prefix: FlushPrefixAccess::All,
             dumps_allowed: is_memcached,
+            scans_allowed: false,
             watch_allowed: is_memcached,
             watch_refused: false,
             shutdown_allowed: false,

@@ -437,6 +437,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
             set(&mut partial.serve.watch_allowed, true)
         },
     ),
+    own(
+        "scan",
+        Nothing,
+        "off",
+        "answer \"mscan\": every client can read the items of an engine that has an order (flash, \
+         rocksdb). See docs/scan.md",
+        |partial, _| set(&mut partial.serve.scans_allowed, true),
+    ),
     // Limits for slow clients. memcached has none of them.
     own(
         "line-timeout",

@@ -3,6 +3,11 @@
 //! Upstream:   the tests of `flash` and of `rocks`, which implement [`KeptServer`].
 //! Downstream: their servers in memory.
 
+use kachel_io::FarEnd;
+
+use crate::random::Random;
+use crate::scans::{ScanJudge, ScanReply};
+
 /// A server in memory over engines that keep items. It can be started again. One client asks.
 pub trait KeptServer {
     /// Starts the server with this number of shards. A new store is for as many engines.
@@ -16,6 +21,12 @@ pub trait KeptServer {
 
     /// Sends a request, and returns the reply once nothing is in flight.
     fn ask(&mut self, input: &str) -> String;
+
+    /// A client beside the one that asks.
+    fn other(&self) -> FarEnd;
+
+    /// Lets each shard tick once, and the disk do what is due next.
+    fn step(&mut self);
 
     /// Sends a request, and sees that this is the reply.
     fn expect(&mut self, input: &str, reply: &str) {
@@ -112,4 +123,94 @@ pub fn requests_for_one_key_keep_their_order(bench: &mut impl KeptServer) {
         "get a\r\nincr a 1\r\nset a 0 0 1\r\n7\r\nincr a 1\r\nget a b\r\ndelete b\r\nget b\r\n",
         &format!("{a1}END\r\n2\r\nSTORED\r\n8\r\n{a8}{b1}END\r\nDELETED\r\nEND\r\n"),
     );
+}
+
+/// Steps within which a request is answered: many times what it takes.
+const STEPS_MAX: usize = 1_000_000;
+
+/// Steps until `client` has what `read` finds in its replies.
+fn step_until<R>(
+    bench: &mut impl KeptServer,
+    client: &FarEnd,
+    mut between: impl FnMut(),
+    read: impl Fn(&[u8]) -> Option<R>,
+) -> R {
+    let mut replies = Vec::new();
+    for _ in 0..STEPS_MAX {
+        between();
+        bench.step();
+        replies.extend(client.read());
+        if let Some(found) = read(&replies) {
+            return found;
+        }
+    }
+    panic!("no reply: {}", replies.escape_ascii());
+}
+
+/// Scans are in order and whole, beside writes that come while their pieces are read, for items
+/// that are in memory and for those that are not. The server must allow scans.
+pub fn scans_are_right_beside_writes(bench: &mut impl KeptServer) {
+    let (mut random, mut judge) = (Random::new(11), ScanJudge::default());
+    let key = |random: &mut Random| format!("{}:{:02}", random.pick(&["a", "b"]), random.below(90));
+    let value = |random: &mut Random| {
+        let bytes = random.pick(&[0, 30, 3_000, 16_383]);
+        vec![b'a' + random.below(26) as u8; random.below(bytes + 1) as usize]
+    };
+    bench.start(2);
+    let mut returned = 0;
+    for round in 0..8 {
+        for _ in 0..60 {
+            let (key, value) = (key(&mut random), value(&mut random));
+            let text = String::from_utf8(value.clone()).expect("letters");
+            bench.expect(&format!("set {key} 0 0 {}\r\n{text}\r\n", value.len()), "STORED\r\n");
+            judge.change(key.as_bytes(), Some(&value));
+        }
+        let shards = [2, 1, 3][round % 3];
+        if round % 2 == 1 {
+            bench.restart(shards, 1);
+        }
+        let (scanner, writer) = (bench.other(), bench.other());
+        judge.begin();
+        let count = [3, 20, 200][round % 3];
+        loop {
+            scanner.write(judge.request(count).as_bytes());
+            let mut is_written = true;
+            let mut write = |judge: &mut ScanJudge| {
+                is_written |= !writer.read().is_empty();
+                if random.below(3) > 0 || !is_written {
+                    return;
+                }
+                let key = key(&mut random);
+                let value = (random.below(3) > 0).then(|| value(&mut random));
+                let line = match &value {
+                    Some(value) => format!("ms {key} {}\r\n", value.len()),
+                    None => format!("md {key}\r\n"),
+                };
+                let end: &[u8] = if value.is_some() { b"\r\n" } else { b"" };
+                let value = value.as_deref();
+                writer.write(&[line.as_bytes(), value.unwrap_or_default(), end].concat());
+                judge.change(key.as_bytes(), value);
+                is_written = false;
+            };
+            let reply = step_until(bench, &scanner, || write(&mut judge), ScanReply::read);
+            if !is_written {
+                step_until(bench, &writer, || {}, |reply| reply.last().map(drop));
+            }
+            if judge.judge(&reply, count) {
+                break;
+            }
+        }
+        returned += judge.returned();
+        if round == 5 && bench.ask("flush_prefix a\r\n") == "OK\r\n" {
+            let flushed: Vec<_> =
+                judge.items().keys().filter(|key| key[0] == b'a').cloned().collect();
+            flushed.iter().for_each(|key| judge.change(key, None));
+        }
+        if round == 6 {
+            bench.expect("flush_all\r\n", "OK\r\n");
+            let flushed: Vec<_> = judge.items().keys().cloned().collect();
+            flushed.iter().for_each(|key| judge.change(key, None));
+        }
+    }
+    assert!(returned > 400, "{returned} items");
 }

@@ -16,6 +16,7 @@ mod plain;
 #[cfg(feature = "process")]
 mod process;
 mod random;
+mod scans;
 mod scram;
 mod settings;
 mod value_file;
@@ -29,7 +30,8 @@ pub use filled::{
 pub use flash_files::FlashFiles;
 pub use kept_server::{
     KeptServer, every_verb_survives_a_restart, flushes_survive_a_restart,
-    requests_for_one_key_keep_their_order, the_flush_of_a_prefix_survives_a_restart,
+    requests_for_one_key_keep_their_order, scans_are_right_beside_writes,
+    the_flush_of_a_prefix_survives_a_restart,
 };
 pub use live_world::LiveWorld;
 pub use log_files::{DAMAGE_KINDS, damaged, operation_name, random_value};
@@ -44,6 +46,7 @@ pub use process::{
 #[cfg(feature = "tls")]
 pub use process::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, Validity, tunnel};
 pub use random::Random;
+pub use scans::{ScanItem, ScanJudge, ScanReply, scan_request};
 pub use scram::{scram_first, scram_proof, scram_proof_with};
 pub use settings::{count, setting};
 pub use world::{

@@ -108,6 +108,9 @@ replies! {
     FlushPrefixLocalOnly = "CLIENT_ERROR flush_prefix allowed only from this host",
     TooManyPrefixes = "SERVER_ERROR too many prefixes are being flushed",
     PrefixesUnsupported = "SERVER_ERROR this engine flushes no prefix",
+    // `mscan`. 1.6.45 has none of these.
+    ScanNotAllowed = "CLIENT_ERROR mscan not allowed",
+    ScanUnordered = "SERVER_ERROR this engine has no order",
     // 1.6.45 has no `observe`.
     ObserveUsage = "CLIENT_ERROR usage: observe hotkeys|curve|prefixes|all on|off [noreply], \
         or observe hash KEY",

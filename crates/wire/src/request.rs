@@ -285,6 +285,54 @@ pub enum BinaryVerb {
     },
 }
 
+/// A scan: which items it returns, and what of each (`docs/scan.md`). Its keys are as in the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan<'b> {
+    /// The key from which the scan begins. It says whether all keys are base64.
+    pub from: MetaKey<'b>,
+    /// Whether the item of that key is left out.
+    pub is_after: bool,
+    /// The key before which the scan ends.
+    pub until: Option<&'b [u8]>,
+    /// What all keys begin with.
+    pub prefix: Option<&'b [u8]>,
+    /// The most items; not 0.
+    pub count: u32,
+    /// What is returned of each item.
+    pub fields: ScanFields,
+    /// The opaque token with its letter; empty without one.
+    pub opaque: &'b [u8],
+}
+
+/// What a scan returns of each item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanFields {
+    /// Whether the value is returned.
+    pub with_value: bool,
+    count: u8,
+    letters: [u8; Self::COUNT_MAX],
+}
+
+impl ScanFields {
+    /// The number of return flags that there are: `f t s c k`.
+    const COUNT_MAX: usize = 5;
+
+    /// Adds a return flag.
+    ///
+    /// # Panics
+    /// If there are more than there may be: one was added twice.
+    pub fn push(&mut self, letter: u8) {
+        debug_assert!(b"ftsck".contains(&letter) && !self.letters().contains(&letter));
+        self.letters[usize::from(self.count)] = letter;
+        self.count += 1;
+    }
+
+    /// The return flags, in the order of the request.
+    pub fn letters(&self) -> &[u8] {
+        &self.letters[..usize::from(self.count)]
+    }
+}
+
 /// A set of ASCII letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Letters(pub u64);
@@ -385,6 +433,8 @@ pub enum Admin<'b> {
         /// Whether a reply of one line is withheld.
         noreply: bool,
     },
+    /// `mscan`. 1.6.45 has no such command.
+    Scan(Scan<'b>),
     /// `stats`, with its topic (empty: the general statistics).
     Stats {
         /// The text after `stats `, trimmed.

@@ -103,8 +103,9 @@ impl KeptServer for Bench {
     fn start(&mut self, shards: u16) {
         let engines = Some(*self.engines.get_or_insert(shards));
         let (start_unix_s, memory_bytes) = (self.unix_s, self.memory_bytes);
-        let options =
+        let mut options =
             WorldOptions { shards, engines, start_unix_s, memory_bytes, ..WorldOptions::default() };
+        options.plain.scans_allowed = true;
         let mut world = World::over(options, |_| Uncounted, &self.files.opener());
         world.use_disk(self.files.disk());
         self.world = Some(world);
@@ -120,6 +121,15 @@ impl KeptServer for Bench {
     fn disk_that_takes(&self, ns: u64) {
         let latency_ns = Some(ns..=ns);
         self.disk().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    }
+
+    fn other(&self) -> FarEnd {
+        self.client()
+    }
+
+    fn step(&mut self) {
+        self.world.as_mut().expect("it runs").turn();
+        self.files.disk().advance_to_next_due();
     }
 
     fn ask(&mut self, input: &str) -> String {

@@ -12,7 +12,8 @@ use kachel_io::memory::disk::BLOCK_BYTES;
 use kachel_log::{Geometry, SyncMode};
 use kachel_testkit::{
     KeptServer as _, every_verb_survives_a_restart, flushes_survive_a_restart,
-    requests_for_one_key_keep_their_order, the_flush_of_a_prefix_survives_a_restart,
+    requests_for_one_key_keep_their_order, scans_are_right_beside_writes,
+    the_flush_of_a_prefix_survives_a_restart,
 };
 
 #[test]
@@ -92,6 +93,13 @@ fn flushes_of_prefixes_that_are_not_over_are_bounded() {
     bench.expect("set p1 0 0 1\r\nx\r\nget p1\r\n", "STORED\r\nVALUE p1 0 1\r\nx\r\nEND\r\n");
     assert_eq!(flushed_prefixes(&mut bench), "0");
     bench.expect("flush_prefix p1\r\nget p1\r\n", "OK\r\nEND\r\n");
+}
+
+#[test]
+fn scans_are_in_order_and_whole_beside_writes() {
+    let mut bench = Bench::new();
+    bench.disk_that_takes(1_000);
+    scans_are_right_beside_writes(&mut bench);
 }
 
 #[test]

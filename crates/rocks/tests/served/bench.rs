@@ -99,14 +99,16 @@ impl Bench {
 
     fn world_options(&self, shards: u16, engines: Option<u16>) -> WorldOptions {
         let (start_unix_s, crew) = (self.unix_s, self.crew);
-        WorldOptions {
+        let mut options = WorldOptions {
             shards,
             engines,
             evict: false,
             start_unix_s,
             crew,
             ..WorldOptions::default()
-        }
+        };
+        options.plain.scans_allowed = true;
+        options
     }
 
     /// Whether each core takes all engines, from the next start on.
@@ -228,6 +230,15 @@ impl KeptServer for Bench {
     fn disk_that_takes(&self, ns: u64) {
         let latency_ns = Some(ns..=ns);
         self.disk.set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    }
+
+    fn other(&self) -> FarEnd {
+        self.client()
+    }
+
+    fn step(&mut self) {
+        self.world.as_mut().expect("it runs").turn();
+        self.disk.advance_to_next_due();
     }
 
     fn ask(&mut self, input: &str) -> String {

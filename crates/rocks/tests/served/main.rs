@@ -13,7 +13,8 @@ use kachel_io::FarEnd;
 use kachel_rocks::RocksSync;
 use kachel_testkit::{
     KeptServer as _, every_verb_survives_a_restart, flushes_survive_a_restart,
-    requests_for_one_key_keep_their_order, the_flush_of_a_prefix_survives_a_restart,
+    requests_for_one_key_keep_their_order, scans_are_right_beside_writes,
+    the_flush_of_a_prefix_survives_a_restart,
 };
 
 /// Runs a test over both libraries.
@@ -234,6 +235,32 @@ fn listings_of_many_clients_wait_for_the_disk_and_are_whole() {
             }
         }
     }
+}
+
+#[test]
+fn scans_are_in_order_and_whole_beside_writes() {
+    for crew in [true, false] {
+        with_both(|bench| {
+            bench.crew(crew);
+            scans_are_right_beside_writes(bench);
+        });
+    }
+}
+
+#[test]
+fn a_scan_whose_items_cannot_be_read_ends_with_an_error() {
+    let mut bench = Bench::new(Kind::Fake);
+    bench.start(1);
+    for number in 0..200 {
+        bench.expect(&format!("set k{number:03} 0 0 1\r\nx\r\n"), "STORED\r\n");
+    }
+    bench.stop();
+    bench.direct("fail-page", "100");
+    bench.start(1);
+    let said = bench.ask("mscan k 200 k\r\n");
+    assert!(said.starts_with("HD kk000\r\n") && said.ends_with("SERVER_ERROR disk error\r\n"));
+    assert!(said.lines().count() > 60, "{said}");
+    bench.expect("mscan k 2 k\r\n", "HD kk000\r\nHD kk001\r\nMO kk001\r\n");
 }
 
 #[test]

@@ -5,15 +5,15 @@
 //!             and the flags of the process.
 //!
 //! Invariants:
-//! - I1  `flush_all`, `flush_prefix` and `stats` concern all engines and cores. They wait until all
-//!   parked requests of their connection are answered. So the requests of a connection take effect
-//!   in order.
+//! - I1  `flush_all`, `flush_prefix`, `stats` and `mscan` concern all engines and cores. They wait
+//!   until all parked requests of their connection are answered. So the requests of a connection
+//!   take effect in order.
 
 use kachel_engine::{Common, Engine, FlushFailed, PrefixRefused};
 use kachel_io::Peer;
 use kachel_net::{ClientIndex, CloseReason, Connection, ConnectionIndex};
 use kachel_stdx::BytePrefix;
-use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
+use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Scan, Ttl};
 use kachel_wire::{
     Cachedump, DetailTopic, ObserverSet, Reply, Sink as _, StatsTopic, Streams, binary_stats_topic,
     stats_topic,
@@ -26,6 +26,7 @@ use crate::cores::options::{PrefixFlushPermission, Switched};
 use crate::cores::refreshes::Certificates;
 use crate::cores::work::{REQUEST_BYTES, TURN_BYTES_MAX};
 use crate::listings::listing::Listings;
+use crate::listings::scan::Scanning;
 use crate::request::form::Form;
 use crate::stats::topics::Answering;
 use crate::waiting::engines::Engines;
@@ -196,6 +197,11 @@ impl<E: Engine> Administration<'_, E> {
                 self.settle_before()?;
                 self.stats(connection, topic);
                 Ok(())
+            }
+            Admin::Scan(ref scan) => {
+                self.settle_before()?;
+                let reply = self.scan(connection, scan).err();
+                self.done(reply.unwrap_or(Reply::Nothing), false)
             }
             Admin::MoveTime { seconds } => self.done(self.move_time(seconds), false),
             Admin::Watch { streams } => {
@@ -445,6 +451,23 @@ impl<E: Engine> Administration<'_, E> {
         let form = if keys_only { Form::Mgdump { classes } } else { Form::Metadump { classes } };
         self.begin_listing(connection, form);
         Ok(Reply::Nothing)
+    }
+
+    /// Begins a scan. The next step of the listings sends its first items.
+    ///
+    /// Errors: the reply says why none was begun.
+    fn scan(&mut self, connection: ConnectionIndex, scan: &Scan<'_>) -> Result<(), Reply> {
+        debug_assert!(self.head.is_none(), "the binary protocol has no such request");
+        if !self.context.shared.options.plain.scans_allowed {
+            return Err(Reply::ScanNotAllowed);
+        }
+        if !E::ORDERED {
+            return Err(Reply::ScanUnordered);
+        }
+        self.clients.with(connection, Connection::begin_listing);
+        self.context.counters.listings_begun.add(1);
+        self.listings.begin_scan(connection, Scanning::new(scan));
+        Ok(())
     }
 
     /// Begins a listing. The next step of the listings sends its first lines.

@@ -49,6 +49,8 @@ pub struct PlainOptions {
     pub prefix_flushes: PrefixFlushPermission,
     /// Whether items may be listed (not with `-X`).
     pub dumps_allowed: bool,
+    /// Whether clients may scan the items (`--scan`).
+    pub scans_allowed: bool,
     /// Whether `lru_crawler` may crawl and dump from the start (not with `-o no_lru_crawler`).
     pub crawler_on: bool,
     /// Whether clients may watch the log (not with `-W`).
@@ -85,6 +87,7 @@ impl Default for PlainOptions {
             flush_allowed: true,
             prefix_flushes: PrefixFlushPermission::FromAnywhere,
             dumps_allowed: true,
+            scans_allowed: false,
             crawler_on: true,
             watch_allowed: true,
             watcher_bytes_max: 256 << 10,

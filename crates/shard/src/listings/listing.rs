@@ -1,5 +1,5 @@
-//! Listings of all items: `lru_crawler metadump` and `mgdump`, `stats cachedump`, and the topics of
-//! `stats` that count items.
+//! Listings of all items: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `mscan`, and the
+//! topics of `stats` that count items.
 //!
 //! Upstream:   `control` begins a listing; `tick` continues all listings by one bounded step;
 //!             `records` passes on the pieces that other cores have listed.
@@ -32,24 +32,24 @@
 //!   and the core may sleep. A listing that an engine cannot go on with ends with an error.
 
 use std::collections::VecDeque;
-use std::fmt;
 
 use kachel_engine::{Cursor, Engine, EngineIndex, WalkNext};
-use kachel_io::{Peer, SocketId, SocketName};
+use kachel_io::{SocketId, SocketName};
 use kachel_net::{ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
 use kachel_observe::{
     CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEP_BYTES, SIZE_STEPS_MAX, WINDOW_BYTES_MAX, take_note,
 };
 use kachel_stdx::{Chain, Work};
 use kachel_wire::format::ShownKey;
-use kachel_wire::request::BinaryHead;
+use kachel_wire::request::{BinaryHead, ScanFields};
 use kachel_wire::{Reply, format};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::cores::options::OpenSocket;
+use crate::listings::connections::{connections, sockets};
+use crate::listings::scan::{self, Scanning, WINDOWS_MEMORY_MAX};
 use crate::listings::tally::{Listing, Part, Tally};
-use crate::request::form::{Ended, Form, LISTED_ITEMS_PER_TICK_MAX};
+use crate::request::form::{Ended, Form};
 use crate::stats::topics::Answering;
 use crate::waiting::engines::Engines;
 use crate::waiting::homes::HomeEngines;
@@ -60,10 +60,11 @@ use crate::waiting::records::{Outgoing, Records};
 const LISTINGS_CHECKED_MAX: usize = 64;
 
 /// The most bytes of memory that the listings of one core take together (I5): a census; the window
-/// of prefixes, with what is added before it is cut, and twice that for the tree; and the lines of
-/// a piece, as a vector grows. Each client with a listing has an outbox besides, as any client.
+/// of prefixes, with what is added before it is cut, and twice that for the tree; the lines of a
+/// piece, as a vector grows; and the windows of scans. Each client with a listing has an outbox
+/// besides, as any client.
 pub const LISTING_BYTES_PER_CORE_MAX: usize =
-    CENSUS_BYTES_MAX + 4 * WINDOW_BYTES_MAX + 2 * ANSWER_BYTES_MAX;
+    CENSUS_BYTES_MAX + 4 * WINDOW_BYTES_MAX + 2 * ANSWER_BYTES_MAX + WINDOWS_MEMORY_MAX;
 
 const _: () = {
     assert!(Form::Items.items_max() * NOTE_BYTES <= PIECE_BYTES_MAX);
@@ -138,11 +139,24 @@ impl Listings {
         head: Option<BinaryHead>,
         form: Form,
     ) {
+        let first_census = self.tally.census.next_number();
+        self.add(Listing::new(connection, head, form, first_census));
+    }
+
+    /// Begins a scan for this client.
+    pub(crate) fn begin_scan(&mut self, connection: ConnectionIndex, scan: Scanning) {
+        // Each round has its own form.
+        let form = Form::Scan { fields: ScanFields::default(), items_max: 0 };
+        let listing = Listing::new(connection, None, form, 0);
+        self.add(Listing { scan: Some(Box::new(scan)), ..listing });
+    }
+
+    fn add(&mut self, listing: Listing) {
+        let connection = listing.connection;
         // A client that is gone may have left a listing, and its index may be this client's now.
         self.tally.forget(connection);
         self.listings.retain(|other| other.connection != connection);
-        let first_census = self.tally.census.next_number();
-        self.listings.push_back(Listing::new(connection, head, form, first_census));
+        self.listings.push_back(listing);
     }
 
     /// Notes that another core has sent its piece, whose lines or notes are `text`. The listing
@@ -184,7 +198,8 @@ impl Listings {
     /// Bytes of memory that the listings of all clients share (I5).
     fn shared_bytes(&self) -> usize {
         let Self { lines, tally, .. } = self;
-        lines.capacity() + tally.census.memory_bytes() + 4 * tally.window.line_bytes()
+        let of_windows = 4 * tally.window.line_bytes() + tally.windows.memory_bytes();
+        lines.capacity() + tally.census.memory_bytes() + of_windows
     }
 }
 
@@ -261,7 +276,7 @@ impl Listings {
         let may = |listing: &Listing| {
             let open = clients.connections.get(listing.connection);
             let Some(open) = open.filter(|open| open.is_listing()) else { return true };
-            let is_held_up = open.is_full() && !self.tally.is_led_by(listing.connection);
+            let is_held_up = open.is_full() && !self.tally.must_go_on(listing);
             if listing.has_failed {
                 return !is_held_up;
             }
@@ -331,7 +346,9 @@ impl Listings {
                 // While another core holds the engine, the piece waits.
                 let Some(mut taken) = step.engines.take(engine, step.context) else { return };
                 let completed = step.engines.completed(engine);
-                let ended = piece(step.context, &mut *taken, form, cursor, &mut self.lines);
+                let range = listing.scan.as_ref().map(|scan| scan.range());
+                let from = (cursor, &range.unwrap_or_default()[..]);
+                let ended = piece(step.context, &mut *taken, form, from, &mut self.lines);
                 Ended { completed, ..ended }
             }
         };
@@ -366,7 +383,7 @@ impl Listings {
             answering.reply(Reply::DiskError);
             return true;
         }
-        let Tally { census, window, window_of } = &mut self.tally;
+        let Tally { census, window, window_of, .. } = &mut self.tally;
         let next_group = match form {
             Form::Metadump { .. } | Form::Cachedump { .. } | Form::Connections => {
                 answering.reply(Reply::End);
@@ -384,6 +401,14 @@ impl Listings {
                 let is_last = next.is_none();
                 listing.next_prefix = next.unwrap_or_default();
                 return is_last;
+            }
+            Form::Scan { .. } => {
+                let scan = listing.scan.as_mut().expect("it is one");
+                let end = scan.end_round(|text| clients.text(connection, text));
+                if let Some(end) = &end {
+                    clients.text(connection, end);
+                }
+                return end.is_some();
             }
             Form::Items => answering.items(census, next_group),
             Form::Slabs => answering.slabs(census, next_group),
@@ -422,7 +447,7 @@ impl Listings {
         }
         debug_assert!(ours.is_none_or(|(place, _)| place < self.listings.len()), "it is listed");
         if let Some(place) = leads.filter(|_| !has_lines) {
-            self.tally.lead(&mut self.listings[place]);
+            self.tally.lead(&mut self.listings[place], step.context.engines());
         }
         ours
     }
@@ -436,7 +461,7 @@ impl Listings {
             return Check::Over;
         }
         listing.late = listing.late.filter(|_| is_late(listing, engines));
-        if listing.awaited || (open.is_full() && !self.tally.is_led_by(connection)) {
+        if listing.awaited || (open.is_full() && !self.tally.must_go_on(listing)) {
             return Check::Waits;
         }
         if !listing.begun {
@@ -457,8 +482,8 @@ impl Listings {
         match self.tally.part(listing) {
             Part::Lines => return Check::Next(Next::Lines),
             Part::Waits => return Check::Waits,
-            Part::Leads if listing.form == Form::Prefixes => self.tally.lead(listing),
-            Part::Leads => return Check::Leads,
+            Part::Leads if listing.form.counts() => return Check::Leads,
+            Part::Leads => self.tally.lead(listing, context.engines()),
             Part::Walks => {}
         }
         let Some(executor) = listing.executor(context) else {
@@ -475,7 +500,8 @@ impl Listings {
             return Check::MustAsk;
         }
         let ask = Ask::Piece { form: listing.form, cursor: listing.cursor };
-        let outgoing = Outgoing::without_key(ask, &listing.next_prefix);
+        let range = listing.scan.as_ref().map(|scan| scan.range());
+        let outgoing = Outgoing::without_key(ask, range.as_ref().unwrap_or(&listing.next_prefix));
         let Ok(work) = records.prepare(context, clients, connection.into(), executor, outgoing)
         else {
             return Check::MustAsk;
@@ -505,9 +531,9 @@ fn answer_asked_of_engine<E: Engine>(step: &mut Step<'_, E>, last: &mut EngineIn
         let Some(mut engine) = engines.take(index, context) else { continue };
         let Some(work) = engine.backlog().next_piece() else { continue };
         let completed = engines.completed(index);
-        answer(step, work, |_, form, cursor, _, lines| Ended {
+        answer(step, work, |_, form, cursor, range, lines| Ended {
             completed,
-            ..piece(context, &mut *engine, form, cursor, lines)
+            ..piece(context, &mut *engine, form, (cursor, range), lines)
         });
         *last = index;
         return true;
@@ -543,14 +569,18 @@ fn answer<'s, E: Engine>(
     step.engines.mailboxes().answer(step.context, done);
 }
 
-/// Formats one piece of the items of an engine (I1), or takes notes of them.
+/// Formats one piece of the items of an engine (I1), or takes notes of them. `range` is that of a
+/// scan.
 fn piece<E: Engine>(
     context: &Context,
     engine: &mut E,
     form: Form,
-    mut cursor: Cursor,
+    (mut cursor, range): (Cursor, &[u8]),
     lines: &mut Vec<u8>,
 ) -> Ended {
+    if let Form::Scan { fields, items_max } = form {
+        return scan::piece(context, engine, (fields, items_max), (range, cursor), lines);
+    }
     let (now, sizes) = (&context.now(), &context.sizes);
     let unix = |second| u64::try_from(now.unix(second)).unwrap_or(0);
     let expiry = |second: u32| (second != 0).then(|| unix(second));
@@ -592,7 +622,9 @@ fn piece<E: Engine>(
                 let class = u32::from(class_of());
                 take_note(lines, class, item.memory_bytes(), item.last_access());
             }
-            Form::Prefixes | Form::Connections => unreachable!("no engine has them"),
+            Form::Prefixes | Form::Connections | Form::Scan { .. } => {
+                unreachable!("no engine has them, or they were listed before")
+            }
             Form::Sizes => {
                 let bytes = sizes.nominal_bytes(key.byte_count(), value_bytes, client_flags);
                 let step = bytes.div_ceil(SIZE_STEP_BYTES as usize).min(SIZE_STEPS_MAX);
@@ -622,78 +654,14 @@ fn core_piece<E: Engine>(
         Form::Prefixes => {
             step.context.prefixes().write(prefix, lines).then_some(from.saturating_add(1))
         }
-        Form::Connections => connections(step, from, lines),
+        Form::Connections => {
+            let Step { context, clients, names, sweep, .. } = step;
+            connections(context, &clients.connections, names, *sweep, from, lines)
+        }
         _ => unreachable!("a core does not have {form:?}"),
     };
     debug_assert!(next.is_none_or(|next| next > from), "a piece goes on");
     let cursor = Cursor::from_u64(next.unwrap_or(0) as u64);
     let next = if next.is_some() { WalkNext::More } else { WalkNext::End };
     Ended { next, cursor, ..Ended::default() }
-}
-
-/// Formats the sockets of the process for clients and datagrams, as `stats conns` shows them.
-fn sockets(context: &Context) -> Vec<u8> {
-    let mut lines = Vec::new();
-    let age_s = context.now().since_start();
-    for OpenSocket { descriptor, address, is_udp } in &context.shared.options.sockets {
-        let mut line = |name: &str, value: &str| {
-            let name = format!("{descriptor}:{name}");
-            format::stat(&mut lines, name.as_bytes(), value.as_bytes());
-        };
-        if *is_udp {
-            line("UDP", "UDP");
-        }
-        line("addr", address);
-        line("state", if *is_udp { "conn_read" } else { "conn_listening" });
-        line("secs_since_last_cmd", &age_s.to_string());
-    }
-    lines
-}
-
-/// Formats the connections of this core from an index on, as `stats conns` shows them. Returns the
-/// index at which the next piece begins.
-fn connections<E: Engine>(
-    step: &mut Step<'_, E>,
-    from: usize,
-    lines: &mut Vec<u8>,
-) -> Option<usize> {
-    let Step { clients, names, sweep, .. } = step;
-    let table = &clients.connections;
-    let last = (from + LISTED_ITEMS_PER_TICK_MAX).min(table.places());
-    for index in from..last {
-        if lines.len() >= PIECE_BYTES_MAX {
-            return Some(index);
-        }
-        let at = ConnectionIndex(u32::try_from(index).unwrap_or(u32::MAX));
-        let Some(open) = table.get(at) else { continue };
-        let SocketName { peer, descriptor } = names(open.socket());
-        let state = match () {
-            () if open.is_draining() => "conn_closing",
-            () if open.is_watching() => "conn_watch",
-            () if open.is_listing() => "conn_parse_cmd",
-            () if open.outbox().owed_bytes() > 0 => "conn_mwrite",
-            () if open.is_in_block() && !open.is_uploading() => "conn_swallow",
-            () if open.awaits_block() => "conn_nread",
-            () if open.is_paused() => "conn_waiting",
-            () => "conn_read",
-        };
-        let mut line = |name: &str, value: &dyn fmt::Display| {
-            let name = format!("{descriptor}:{name}");
-            format::stat(lines, name.as_bytes(), value.to_string().as_bytes());
-        };
-        let endpoint = usize::from(open.endpoint().0);
-        let listener = step.context.shared.options.listeners.get(endpoint);
-        match peer {
-            Peer::Local => line("addr", listener.map_or(&"unix", |path| path)),
-            Peer::Unknown => line("addr", &"unknown"),
-            Peer::V4(address) => line("addr", &format_args!("tcp:{address}")),
-            Peer::V6(address) => line("addr", &format_args!("tcp6:{address}")),
-        }
-        if let Some(listener) = listener {
-            line("listen_addr", listener);
-        }
-        line("state", &state);
-        line("secs_since_last_cmd", &open.idle_sweeps(*sweep));
-    }
-    (last < table.places()).then_some(last)
 }

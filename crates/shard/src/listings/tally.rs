@@ -11,6 +11,7 @@
 //! detail dump   --+
 //! detail dump   --+--> window of prefixes: one dump has a round, then the next one
 //! metadump ..   -----> nothing is counted
+//! mscan         -----> window of a scan (`scan`): a few scans have a round at a time
 //! ```
 //!
 //! Invariants:
@@ -25,6 +26,7 @@ use kachel_observe::{Census, PrefixWindow};
 use kachel_wire::request::BinaryHead;
 
 use crate::context::Context;
+use crate::listings::scan::{Scanning, Windows};
 use crate::request::form::{Ended, Form};
 use crate::waiting::parked::Executor;
 
@@ -57,6 +59,8 @@ pub(crate) struct Listing {
     pub(crate) late: Option<(EngineIndex, u64)>,
     /// Whether an engine could not show all of its items.
     pub(crate) has_failed: bool,
+    /// The scan, if it is one.
+    pub(crate) scan: Option<Box<Scanning>>,
 }
 
 impl Listing {
@@ -82,7 +86,13 @@ impl Listing {
             next_prefix: Vec::new(),
             late: None,
             has_failed: false,
+            scan: None,
         }
+    }
+
+    /// Whether it is a scan that is in a round.
+    fn is_in_round(&self) -> bool {
+        self.scan.as_ref().is_some_and(|scan| scan.is_in_round())
     }
 
     /// The engine or the core that is listed next. `None` if all were.
@@ -125,6 +135,8 @@ pub(crate) struct Tally {
     pub(crate) window: PrefixWindow,
     /// The client whose listing fills the window.
     pub(crate) window_of: Option<ConnectionIndex>,
+    /// The windows of scans.
+    pub(crate) windows: Windows,
 }
 
 impl Tally {
@@ -133,9 +145,18 @@ impl Tally {
         [self.census.walker(), self.window_of].contains(&Some(connection))
     }
 
+    /// Whether a listing goes on although its client does not read: it walks for all, or it is a
+    /// scan in a round, which ends with its window.
+    pub(crate) fn must_go_on(&self, listing: &Listing) -> bool {
+        listing.is_in_round() || self.is_led_by(listing.connection)
+    }
+
     /// The state of this listing.
     pub(crate) fn part(&self, listing: &Listing) -> Part {
         let leader = match (listing.form, listing.form.grouping()) {
+            (Form::Scan { .. }, _) if listing.is_in_round() => return Part::Walks,
+            (Form::Scan { .. }, _) if self.windows.is_any_free() => return Part::Leads,
+            (Form::Scan { .. }, _) => return Part::Waits,
             (Form::Prefixes, _) => self.window_of,
             (_, None) => return Part::Walks,
             (_, Some(grouping)) if self.census.serves(grouping, listing.first_census) => {
@@ -150,10 +171,14 @@ impl Tally {
         }
     }
 
-    /// Has a listing walk for all, from the beginning (T1).
-    pub(crate) fn lead(&mut self, listing: &mut Listing) {
+    /// Has a listing walk for all, from the beginning (T1), or a scan begin a round.
+    pub(crate) fn lead(&mut self, listing: &mut Listing, engines: u16) {
         debug_assert!(self.part(listing) == Part::Leads, "T1: nobody else does");
         (listing.listed, listing.cursor) = (0, Cursor::default());
+        if let Some(scan) = &mut listing.scan {
+            listing.form = scan.begin_round(&self.windows, engines);
+            return;
+        }
         match listing.form.grouping() {
             Some(grouping) => self.census.begin(grouping, listing.connection),
             None => self.window_of = Some(listing.connection),
@@ -188,6 +213,10 @@ impl Tally {
             // What was counted for others is of no use to them.
             self.forget(listing.connection);
             listing.has_failed = true;
+            if let Some(scan) = &mut listing.scan {
+                scan.fail();
+                return b"";
+            }
             return if listing.form.counts() { b"" } else { text };
         }
         let mut is_last = ended.next == WalkNext::End;
@@ -195,7 +224,9 @@ impl Tally {
             (WalkNext::Later, Executor::Engine(engine)) => Some((engine, ended.completed)),
             _ => None,
         };
-        if listing.form.counts() {
+        if let Some(scan) = &mut listing.scan {
+            scan.add(text, ended.next);
+        } else if listing.form.counts() {
             self.census.add(text, u64::from(ended.examined));
             let cut = !is_last && self.census.is_enough(context.engines());
             is_last |= cut;
@@ -224,6 +255,7 @@ impl Tally {
         if listing.form.counts() && listing.listed == count {
             self.census.end();
         }
-        if listing.form.counts() || listing.form == Form::Prefixes { b"" } else { text }
+        let has_lines = !(listing.form.counts() || listing.form == Form::Prefixes);
+        if has_lines && listing.scan.is_none() { text } else { b"" }
     }
 }

@@ -5,6 +5,7 @@
 
 use kachel_engine::{Cursor, WalkNext};
 use kachel_observe::Grouping;
+use kachel_wire::request::ScanFields;
 
 /// The most items that a shard examines in one tick for all listings (`lru_crawler metadump`,
 /// `mgdump`) together, dead items included. A guess: this takes about as long as a batch of
@@ -32,6 +33,8 @@ pub(crate) enum Form {
     Prefixes,
     /// `stats conns`: the connections of each core.
     Connections,
+    /// `mscan`: what is shown of each item, and the most items of a piece.
+    Scan { fields: ScanFields, items_max: u8 },
 }
 
 impl Form {

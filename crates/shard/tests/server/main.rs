@@ -32,6 +32,7 @@ mod readers;
 mod replies;
 mod roles;
 mod sasl;
+mod scans;
 mod shown_keys;
 mod size_classes;
 mod sleeping;

@@ -82,7 +82,7 @@ pub enum ClientReply<'b> {
     Ok,
     /// A number: the answer of `incr` and `decr`. Spaces may follow it.
     Number(u64),
-    /// `VA`, `HD`, `EN`, `NS`, `EX`, `NF` or `MN`.
+    /// `VA`, `HD`, `EN`, `NS`, `EX`, `NF` or `MN`; `MO` ends the reply to `mscan`.
     Meta {
         /// The code's two letters.
         code: [u8; 2],
@@ -164,7 +164,7 @@ fn plain(line: &[u8]) -> Option<ClientReply<'_>> {
 }
 
 fn is_meta(first: u8, second: u8, flags: &[u8]) -> bool {
-    matches!(&[first, second], b"HD" | b"EN" | b"NS" | b"EX" | b"NF" | b"MN")
+    matches!(&[first, second], b"HD" | b"EN" | b"NS" | b"EX" | b"NF" | b"MN" | b"MO")
         && matches!(flags, [] | [b' ', ..])
 }
 

@@ -13,12 +13,14 @@
 
 mod answer;
 pub mod log;
+mod scan;
 mod shown_key;
 
 use kachel_engine::{Facts, Inspection};
 
 pub use self::answer::{KeyReply, answer_key, answer_lease};
 pub(crate) use self::answer::{answer_classic, answer_meta};
+pub use self::scan::{SCAN_HEAD_BYTES_MAX, scan_end, scan_item};
 pub use self::shown_key::ShownKey;
 use crate::base64;
 use crate::parse_key;

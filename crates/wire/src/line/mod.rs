@@ -195,6 +195,7 @@ fn parse_rarer<'b>(body: &'b [u8], verb: &[u8], rest: &'b [u8]) -> Outcome<'b> {
         b"ma" => meta::arithmetic(rest),
         b"me" => meta::debug(rest),
         b"mn" => Ok(Request::MetaNoop),
+        b"mscan" => meta::scan(rest),
         // `get` with keys was handled before.
         b"get" => Err(Reply::BadLine.into()),
         b"gat" => text::retrieve_and_touch(rest, RetrieveForm::Value),

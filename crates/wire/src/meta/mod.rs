@@ -11,6 +11,7 @@
 //!   flags; otherwise the last mistake in a flag is answered.
 
 mod flags;
+mod scan;
 
 use crate::base64;
 use crate::refusal::{Failure, Outcome, ParseError};
@@ -18,6 +19,8 @@ use crate::reply::Reply;
 use crate::request::{Direction, KEY_BYTES_MAX, Meta, MetaKey, Request, StoreMode};
 use crate::text::read_announced;
 use crate::words::{WORDS_MAX, Words};
+
+pub(crate) use self::scan::scan;
 
 /// The key of a meta request: decoded into `buffer` if it is base64, otherwise unchanged.
 ///

@@ -84,14 +84,15 @@ pub(crate) fn read_answer<S: Source>(
     let is_get = request.kind == Kind::Get;
     let is_quiet = is_get && protocol.is_quiet(request.keys);
     let commands = if is_get { protocol.commands_of_get(request.keys) } else { 1 };
-    let has_end = is_quiet || protocol == Protocol::Text;
+    let is_scan = request.kind == Kind::Scan;
+    let has_end = is_quiet || is_scan || protocol == Protocol::Text;
     let mut place = 0;
     loop {
         let scanned = scan(protocol, &input[place..]);
         let (outcome, consumed) = match scanned {
             Scanned::NeedMore { bytes } => return (place, Step::NeedMore { bytes }),
             Scanned::Value { key, value, cas, opaque, consumed }
-                if is_get && progress.accepts(opaque, commands, !has_end) =>
+                if (is_get || is_scan) && progress.accepts(opaque, commands, !has_end) =>
             {
                 progress.hits += 1;
                 if !source.item(request, key, value, cas, asked) {
@@ -127,6 +128,7 @@ pub(crate) fn read_answer<S: Source>(
                     (Line::End, Kind::Get) if progress.is_failed => Outcome::Failed,
                     (Line::End, Kind::Get) if has_end => Outcome::Hits(progress.hits),
                     (Line::Miss, Kind::Get) if !has_end => Outcome::Hits(0),
+                    (Line::Miss | Line::More, Kind::Scan) => Outcome::Scanned(progress.hits),
                     (Line::Done, Kind::Set | Kind::Other) => Outcome::Done,
                     (Line::NotDone, Kind::Set | Kind::Other) => Outcome::NotDone,
                     _ => return (place, Step::Garbled), // I1
@@ -302,6 +304,19 @@ mod tests {
         }
         let (_, errors) = read(Protocol::Binary, get, 7, &reply(GET, MEMORY, 7));
         assert_eq!((errors.refused, errors.first.as_deref()), (1, Some("status 0x82: no")));
+    }
+
+    #[test]
+    fn a_scan_is_answered_by_its_items_and_an_end() {
+        let scan = pending(Kind::Scan, 9);
+        let step = |input: &[u8]| read(Protocol::Meta, scan, 0, input).0;
+        let scanned = |count| Step::Answered(Outcome::Scanned(count));
+        assert_eq!(step(b"VA 1 ka\r\nv\r\nVA 1 kb\r\nv\r\nMO kb\r\n"), scanned(2));
+        assert_eq!(step(b"VA 1 ka\r\nv\r\nEN\r\n"), scanned(1));
+        assert_eq!(step(b"EN\r\n"), scanned(0));
+        assert_eq!(step(b"CLIENT_ERROR mscan not allowed\r\n"), Step::Answered(Outcome::Failed));
+        assert_eq!(step(b"MN\r\n"), Step::Garbled, "I1");
+        assert_eq!(read(Protocol::Meta, pending(Kind::Get, 1), 0, b"MO ka\r\n").0, Step::Garbled);
     }
 
     #[test]

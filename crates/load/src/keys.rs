@@ -256,6 +256,13 @@ impl Keys {
         })
     }
 
+    /// The number of a key; `None` if it is the key of none.
+    pub(crate) fn number(&self, key: &[u8]) -> Option<u64> {
+        let digits = key.strip_prefix(b"k").unwrap_or(key);
+        let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        (number < self.capacity && self.is_key(number, key)).then_some(number)
+    }
+
     /// The seed of a key's stream.
     #[inline]
     pub(crate) fn stream_seed(&self, number: u64) -> u64 {

@@ -35,6 +35,8 @@ pub(crate) enum Verb {
     Cas,
     /// Stores a key that was not there before.
     Insert,
+    /// Reads the items from a key on, in the order of their keys.
+    Scan,
 }
 
 impl Verb {
@@ -44,6 +46,7 @@ impl Verb {
             Self::Get | Self::Cas => Kind::Get,
             Self::Set | Self::Insert => Kind::Set,
             Self::Delete | Self::Incr => Kind::Other,
+            Self::Scan => Kind::Scan,
         }
     }
 }
@@ -63,6 +66,8 @@ pub(crate) struct Ratio {
     pub(crate) cas: u32,
     /// Parts of sets of new keys.
     pub(crate) inserts: u32,
+    /// Parts of scans.
+    pub(crate) scans: u32,
 }
 
 impl Ratio {
@@ -88,6 +93,7 @@ impl Ratio {
             (Verb::Incr, self.incrs),
             (Verb::Cas, self.cas),
             (Verb::Insert, self.inserts),
+            (Verb::Scan, self.scans),
         ];
         let total: u64 = parts.iter().map(|&(_, parts)| u64::from(parts)).sum();
         assert!(total > 0, "I1");
@@ -104,7 +110,7 @@ impl Ratio {
     /// Whether there are kinds beside gets and sets.
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
-        (self.deletes | self.incrs | self.cas | self.inserts) != 0
+        (self.deletes | self.incrs | self.cas | self.inserts | self.scans) != 0
     }
 }
 
@@ -114,19 +120,21 @@ impl FromStr for Ratio {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "'{text}' is not a ratio GETS:SETS[:DELETES[:INCRS[:CAS[:INSERTS]]]]; an example \
-                 is 9:1"
+                "'{text}' is not a ratio GETS:SETS[:DELETES[:INCRS[:CAS[:INSERTS[:SCANS]]]]]; an \
+                 example is 9:1"
             )
         };
         let part = |part: &str| part.parse::<u32>().ok().filter(|&part| part <= PARTS_MAX);
         let parts: Option<Vec<u32>> = text.split(':').map(part).collect();
-        let mut parts = parts.filter(|parts| (2..=6).contains(&parts.len())).ok_or_else(wrong)?;
-        parts.resize(6, 0);
-        let [gets, sets, deletes, incrs, cas, inserts] = parts[..] else { return Err(wrong()) };
+        let mut parts = parts.filter(|parts| (2..=7).contains(&parts.len())).ok_or_else(wrong)?;
+        parts.resize(7, 0);
+        let [gets, sets, deletes, incrs, cas, inserts, scans] = parts[..] else {
+            return Err(wrong());
+        };
         if parts.iter().all(|&parts| parts == 0) {
             return Err("a ratio of 0:0 sends nothing".into()); // I1
         }
-        Ok(Self { gets, sets, deletes, incrs, cas, inserts })
+        Ok(Self { gets, sets, deletes, incrs, cas, inserts, scans })
     }
 }
 
@@ -138,13 +146,13 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_share() {
-        let ratio: Ratio = "40:20:5:15:10:10".parse().expect("a ratio");
+        let ratio: Ratio = "40:20:5:15:10:7:3".parse().expect("a ratio");
         let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
-        let mut seen = [0; 6];
+        let mut seen = [0; 7];
         for _ in 0..100_000 {
             seen[ratio.choose_any(&mut random) as usize] += 1;
         }
-        for (seen, percent) in seen.into_iter().zip([40, 20, 5, 15, 10, 10]) {
+        for (seen, percent) in seen.into_iter().zip([40, 20, 5, 15, 10, 7, 3]) {
             assert!((seen - percent * 1_000_i32).abs() < 700, "{seen} of {percent} %");
         }
     }
@@ -167,7 +175,7 @@ mod tests {
     fn ratios_are_read_and_refused() {
         let ratio: Ratio = "9:1:0:2".parse().expect("a ratio");
         assert_eq!(ratio, Ratio { gets: 9, sets: 1, incrs: 2, ..Ratio::default() });
-        for text in ["", "9", "0:0", "0:0:0", "1:-1", "1:2000000", "1:1:1:1:1:1:1", "1:a"] {
+        for text in ["", "9", "0:0", "0:0:0", "1:-1", "1:2000000", "1:1:1:1:1:1:1:1", "1:a"] {
             assert!(text.parse::<Ratio>().is_err(), "I1: {text}");
         }
     }

@@ -196,7 +196,7 @@ pub(crate) struct SteadyOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) common: CommonOptions,
-    /// A known load: ycsb-a to ycsb-d, ycsb-f, etc, usr, cluster1 to cluster54; options beside it
+    /// A known load: ycsb-a to ycsb-f, etc, usr, cluster1 to cluster54; options beside it
     /// override its own (`kachel load presets` lists them)
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Option<String>,
@@ -249,8 +249,13 @@ pub(crate) struct SteadyOptions {
     /// fixed, uniform, or any other one (see below)
     #[arg(long, default_value = "poisson", value_name = "DISTRIBUTION", requires = "open_loop")]
     pub(crate) arrivals: Arrivals,
-    /// Ratio of gets, sets, deletes, increments, gets with a cas after them, and inserts
-    #[arg(long, default_value = "1:0", value_name = "GETS:SETS[:DELETES[:INCRS[:CAS[:INSERTS]]]]")]
+    /// Ratio of gets, sets, deletes, increments, gets with a cas after them, inserts, and scans of
+    /// 1 to 100 items; a scan needs one server with Kachel's --scan, and --protocol meta
+    #[arg(
+        long,
+        default_value = "1:0",
+        value_name = "GETS:SETS[:DELETES[:INCRS[:CAS[:INSERTS[:SCANS]]]]]"
+    )]
     pub(crate) ratio: Ratio,
     /// Keys of one get
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -499,6 +504,9 @@ impl SteadyOptions {
         if !self.agents.is_empty() {
             self.check_for_agents()?;
         }
+        if self.ratio.scans > 0 && (self.protocol != Protocol::Meta || self.udp) {
+            return Err("--ratio with scans needs --protocol meta, and not --udp".into());
+        }
         if self.look_aside && self.keys_per_get > 1 {
             return Err("--look-aside needs --keys-per-get 1".into());
         }
@@ -515,6 +523,7 @@ impl SteadyOptions {
             ("--connect-rate", self.connect_rate.is_some()),
             ("--server-pid", self.common.server_pid.is_some()),
             ("--keys-per-get", self.keys_per_get > 1),
+            ("--ratio with scans", self.ratio.scans > 0),
         ];
         if let Some((name, _)) = with_one.into_iter().find(|(_, is_given)| *is_given) {
             return Err(format!("{name} needs one --server, not several"));

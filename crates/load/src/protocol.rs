@@ -10,6 +10,8 @@
 //! binary   GET         GETKQ, GETKQ, NOOP            SET            GET, SET       DELETE, ..
 //! ```
 //!
+//! A scan is `mscan k n k v` (Kachel's `docs/scan.md`).
+//!
 //! Invariants, cited by number where they are asserted:
 //! - I1  Every request is answered: the quiet commands of a get of several keys are followed by
 //!   one that is always answered.
@@ -36,7 +38,7 @@ pub(crate) enum Protocol {
     /// The text protocol: get, set, gets, cas, delete, incr
     #[default]
     Text,
-    /// The meta commands: mg, ms, md, ma, mn
+    /// The meta commands: mg, ms, md, ma, mn, and mscan
     Meta,
     /// The binary protocol: GET, GETKQ, SET, DELETE, INCREMENT, NOOP
     Binary,
@@ -105,6 +107,15 @@ impl Protocol {
             Self::Binary => self.put_get(key, outbox), // Every answer has the token.
             Self::Text => get(&mut outbox.bytes, [key], true),
             Self::Meta => meta_get(&mut outbox.bytes, key, b"c k v"),
+        }
+    }
+
+    /// Formats a scan of at most `count` items from a key on. Only the meta commands have one.
+    pub(crate) fn put_scan(self, key: &[u8], count: u32, outbox: &mut Outbox) {
+        assert!(self == Self::Meta, "the options refuse it with other protocols");
+        outbox.next_opaque(1); // I2
+        for piece in [b"mscan ", key, b" ", count.to_string().as_bytes(), b" k v\r\n"] {
+            outbox.bytes.extend_from_slice(piece);
         }
     }
 
@@ -260,6 +271,9 @@ mod tests {
         let mut outbox = Outbox::default();
         Protocol::Meta.put_set(b"k", i32::MAX, Value::Counter, Some(u64::MAX), &mut outbox);
         assert!(outbox.bytes.starts_with(b"ms k 10 T2147483647 C18446744073709551615\r\n"));
+        outbox.bytes.clear();
+        Protocol::Meta.put_scan(b"k", 100, &mut outbox);
+        assert_eq!(outbox.bytes, b"mscan k 100 k v\r\n");
     }
 
     #[test]

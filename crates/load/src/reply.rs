@@ -64,8 +64,10 @@ pub(crate) enum Scanned<'b> {
 pub(crate) enum Line<'b> {
     /// The end of a get's reply.
     End,
-    /// The key of a get is not there.
+    /// The key of a get is not there, or a scan is over.
     Miss,
+    /// The end of the reply to a scan that goes on.
+    More,
     /// Stored, deleted, touched, OK or a counter's new value: the request succeeded.
     Done,
     /// Not found, not stored, exists: the request was valid but changed nothing.
@@ -105,6 +107,7 @@ pub(crate) fn scan(protocol: Protocol, input: &[u8]) -> Scanned<'_> {
                 b"HD" => Line::Done,
                 b"EN" => Line::Miss,
                 b"MN" => Line::End,
+                b"MO" => Line::More,
                 _ => Line::NotDone,
             }
         }
@@ -251,7 +254,8 @@ mod tests {
             panic!("a value");
         };
         assert_eq!((key, value), (Some(&b"ab"[..]), &b"xyz"[..]));
-        let rows: [(&[u8], Line<'_>); 4] = [
+        let rows: [(&[u8], Line<'_>); 5] = [
+            (b"MO kab\r\n", Line::More),
             (b"HD\r\n", Line::Done),
             (b"EN\r\n", Line::Miss),
             (b"NS\r\n", Line::NotDone),

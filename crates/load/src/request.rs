@@ -18,13 +18,15 @@ pub(crate) enum Kind {
     Set,
     /// `delete`, `incr`, `decr`, `touch`.
     Other,
+    /// `mscan`.
+    Scan,
 }
 
 impl Kind {
     /// Number of kinds.
-    pub(crate) const COUNT: usize = 3;
+    pub(crate) const COUNT: usize = 4;
     /// Their names in reports, by index.
-    pub(crate) const NAMES: [&'static str; Self::COUNT] = ["get", "set", "other"];
+    pub(crate) const NAMES: [&'static str; Self::COUNT] = ["get", "set", "other", "scan"];
 
     /// Index in arrays by kind.
     #[inline]
@@ -52,7 +54,7 @@ pub(crate) struct Pending {
     pub(crate) cause: Cause,
     /// The kind under which it is counted.
     pub(crate) kind: Kind,
-    /// Number of its keys.
+    /// Number of its keys; of a scan, the most items.
     pub(crate) keys: u32,
     /// For the source: a key number or the index of a trace's record.
     pub(crate) token: u64,
@@ -81,6 +83,8 @@ impl Pending {
 pub(crate) enum Outcome {
     /// A get's reply is complete; the number of items found.
     Hits(u32),
+    /// A scan's reply is complete; the number of its items.
+    Scanned(u32),
     /// The request succeeded.
     Done,
     /// The request was valid but changed nothing: not found, not stored, exists.
@@ -186,8 +190,9 @@ pub(crate) trait Source {
         0
     }
 
-    /// Checks one item of a get's reply. Returns false if the value is wrong for the key. `key` is
-    /// absent if the protocol does not repeat it; the item is then that of the next asked key.
+    /// Checks one item of the reply to a get or to a scan. Returns false if the value is wrong for
+    /// the key. `key` is absent if the protocol does not repeat it; the item is then that of the
+    /// next asked key.
     fn item(
         &mut self,
         pending: &Pending,

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use rand::SeedableRng;
+use rand::{Rng as _, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::inserts::Inserts;
@@ -20,13 +20,15 @@ use crate::keys::{Keys, is_value};
 use crate::mix::{Ratio, Verb};
 use crate::popularity::Popularity;
 use crate::protocol::{Protocol, Value};
-use crate::random::mix;
+use crate::random::{below, mix};
 use crate::request::{Asked, Cause, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::schedule::Schedule;
 use crate::ttl::Ttls;
 
 /// Marks the token of a get that a `cas` follows.
 const COMPARES: u64 = 1 << 63;
+/// The most items of a scan, as YCSB has it. Scans ask for 1 to as many.
+const SCAN_ITEMS_MAX: u64 = 100;
 /// Marks the token of an insert.
 const INSERTED: u64 = 1 << 62;
 
@@ -243,6 +245,11 @@ impl Steady {
                 mix.put_set(mix.keys.inserted(number), ttl_s, None, scratch, outbox);
                 (Kind::Set, 1, number | INSERTED)
             }
+            Verb::Scan => {
+                let items = 1 + below(random.next_u64(), SCAN_ITEMS_MAX) as u32;
+                mix.protocol.put_scan(mix.key(number, scratch), items, outbox);
+                (Kind::Scan, items, number)
+            }
             Verb::Get | Verb::Set => unreachable!("formatted before"),
         }
     }
@@ -311,6 +318,11 @@ impl Source for Steady {
         self.last_cas = cas;
         if !self.mix.check {
             return true;
+        }
+        if pending.kind == Kind::Scan {
+            let number = key.and_then(|key| self.mix.keys.number(key));
+            return number
+                .is_some_and(|number| number >= pending.token && self.mix.is_item(number, value));
         }
         while let Some(number) = asked.next(pending.keys) {
             if key.is_none_or(|key| self.mix.keys.is_key(number, key)) {

@@ -116,6 +116,8 @@ pub(crate) struct Tally {
     pub(crate) keys: u64,
     /// Keys found by gets.
     pub(crate) hits: u64,
+    /// Items that scans have returned.
+    pub(crate) scanned: u64,
     /// Requests answered with not stored, not found or exists.
     pub(crate) not_done: u64,
     /// Errors, at any time of the run.
@@ -142,9 +144,10 @@ impl Tally {
             offered: 0,
             keys: 0,
             hits: 0,
+            scanned: 0,
             not_done: 0,
             errors: Errors::default(),
-            response: [histogram(), histogram(), histogram()],
+            response: std::array::from_fn(|_| histogram()),
             service: histogram(),
             last_ns: 0,
             turns: Turns::default(),
@@ -176,6 +179,7 @@ impl Tally {
                     self.keys += u64::from(pending.keys);
                     self.hits += u64::from(hits);
                 }
+                Outcome::Scanned(items) => self.scanned += u64::from(items),
                 Outcome::NotDone => self.not_done += 1,
                 Outcome::Done | Outcome::Failed => {}
             }
@@ -250,6 +254,7 @@ impl Tally {
         self.offered += other.offered;
         self.keys += other.keys;
         self.hits += other.hits;
+        self.scanned += other.scanned;
         self.not_done += other.not_done;
         self.errors.add(&other.errors);
         self.last_ns = self.last_ns.max(other.last_ns);

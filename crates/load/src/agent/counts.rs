@@ -28,6 +28,7 @@ pub(crate) struct Counts {
     offered: u64,
     keys: u64,
     hits: u64,
+    scanned: u64,
     not_done: u64,
     errors: Errors,
     response: [String; Kind::COUNT],
@@ -52,6 +53,7 @@ impl Counts {
             offered: tally.offered,
             keys: tally.keys,
             hits: tally.hits,
+            scanned: tally.scanned,
             not_done: tally.not_done,
             errors: tally.errors.clone(),
             response: tally.response.each_ref().map(pack),
@@ -72,6 +74,7 @@ impl Counts {
         tally.offered = self.offered;
         tally.keys = self.keys;
         tally.hits = self.hits;
+        tally.scanned = self.scanned;
         tally.not_done = self.not_done;
         tally.errors = self.errors.clone();
         for (histogram, text) in tally.response.iter_mut().zip(&self.response) {

@@ -160,8 +160,27 @@ fn a_preset_runs_and_one_that_cannot_is_refused() {
     assert_eq!(code, ExitCode::SUCCESS, "{run}");
     assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{run}");
     assert_eq!(number(&run, "/options/ratio/inserts"), 5.0, "{run}");
-    let (code, run) = load(&serve(Fault::None), "--preset ycsb-e");
+    let (code, run) = load(&serve(Fault::None), "--preset cluster5");
     assert_eq!((code, run), (ExitCode::from(2), Value::Null));
+}
+
+#[test]
+fn ycsb_e_scans_and_checks_what_it_gets() {
+    let words = "--preset ycsb-e --keys 500 --duration-s 0.3 --warm-up-s 0 --connections 4 --check";
+    let (code, run) = load(&serve(Fault::None), words);
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    let by_kind = run.pointer("/result/by_kind").expect("by kind").to_string();
+    assert!(by_kind.contains("scan") && by_kind.contains("set"), "{by_kind}");
+    assert_eq!(number(&run, "/options/ratio/scans"), 95.0, "{run}");
+    // A scan has 50.5 items on average, and fewer at the end of the keys.
+    let per_request = number(&run, "/result/scanned_items") / number(&run, "/result/requests");
+    assert!((30.0..52.0).contains(&per_request), "{run}");
+    let (code, run) = load(&serve(Fault::WrongByte { at_get: 20 }), words);
+    assert_ne!(code, ExitCode::SUCCESS, "{run}");
+    for words in ["--protocol text", "--udp"] {
+        let (code, _) = load(&serve(Fault::None), &format!("--preset ycsb-e {words}"));
+        assert_eq!(code, ExitCode::from(2), "{words}");
+    }
 }
 
 /// A meter beside the run finds the window's energy by it: no preload, no warm-up, no late answers.

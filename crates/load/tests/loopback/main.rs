@@ -166,6 +166,7 @@ impl Server {
                     let block = read_block(&mut input, bytes)?;
                     answer.extend(self.put("cas", key, block));
                 }
+                ["mscan", key, count, "k", "v"] => self.scan(key, count, &mut answer),
                 ["mg", key, .., "v" | "q"] => self.meta_get(key, line.trim_end(), &mut answer),
                 [verb, key, _, _, bytes] => {
                     let block = read_block(&mut input, bytes)?;
@@ -244,6 +245,29 @@ impl Server {
         }
         answer.extend(b"END\r\n");
         true
+    }
+
+    /// Returns items from a key on, in the order of their keys.
+    fn scan(&self, from: &str, count: &str, answer: &mut Vec<u8>) {
+        let store = self.store.lock().expect("no panic");
+        let number = self.gets.fetch_add(1, Ordering::Relaxed);
+        let mut keys: Vec<_> = store.keys().filter(|key| key[..] >= *from.as_bytes()).collect();
+        keys.sort();
+        let count: usize = count.parse().expect("a count");
+        let is_over = keys.len() <= count;
+        keys.truncate(count);
+        let mut last = "";
+        for key in keys {
+            last = std::str::from_utf8(key).expect("text");
+            answer.extend(format!("VA {} k{last}\r\n", store[key].len()).bytes());
+            let start = answer.len();
+            answer.extend([&store[key][..], b"\r\n"].concat());
+            if matches!(self.fault, Fault::WrongByte { at_get } if number >= at_get) {
+                answer[start] ^= 1;
+            }
+        }
+        answer
+            .extend(if is_over { "EN\r\n".to_owned() } else { format!("MO k{last}\r\n") }.bytes());
     }
 
     fn meta_get(&self, key: &str, line: &str, answer: &mut Vec<u8>) {

@@ -21,7 +21,7 @@
 //!   read it.
 //! - I4  A range dies once, and a segment ends or begins anew without living ranges.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,8 @@ use std::thread::{self, ThreadId};
 
 use kachel_stdx::uncounted;
 
-/// Parts of the shadow, each with its lock, so that threads seldom wait for one.
+/// Parts of the shadow, each with its lock, so that threads seldom wait for one. A part has every
+/// `PARTS`th segment.
 const PARTS: usize = 64;
 
 /// Something that happened to a range or a segment.
@@ -93,23 +94,29 @@ struct Shadow {
     starts: Vec<usize>,
     /// The ranges, in the order of their starts.
     ranges: Vec<Range>,
-    /// The place of the range that the owner found last: it goes to one range several times. Reads
-    /// do not change it, because reads store nothing, also in a build with all assertions.
-    found: usize,
+}
+
+thread_local! {
+    /// The place, in any shadow, of the range that this thread found last: a thread goes to one
+    /// range several times. It is not in the shadow, because reads store nothing into memory that
+    /// threads share, also in a build with all assertions.
+    static FOUND: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Shadow {
     /// The place of the range that `offset` lies in or behind.
     fn place(&self, offset: usize) -> Option<usize> {
         let newest = self.starts.len().checked_sub(1)?;
-        let found = self.found;
         if self.starts[newest] <= offset {
-            Some(newest)
-        } else if self.starts[found] <= offset && offset < self.starts[found + 1] {
-            Some(found)
-        } else {
-            self.starts.partition_point(|&start| start <= offset).checked_sub(1)
+            return Some(newest);
         }
+        let found = FOUND.get().min(newest.saturating_sub(1));
+        if self.starts[found] <= offset && offset < self.starts[found + 1] {
+            return Some(found);
+        }
+        let place = self.starts.partition_point(|&start| start <= offset).checked_sub(1)?;
+        FOUND.set(place);
+        Some(place)
     }
 
     /// The range that `offset` lies in or behind, and its start.
@@ -120,7 +127,6 @@ impl Shadow {
     /// The range that begins at `offset`.
     fn at(&mut self, offset: usize) -> Option<&mut Range> {
         let place = self.place(offset).filter(|&place| self.starts[place] == offset)?;
-        self.found = place;
         Some(&mut self.ranges[place])
     }
 
@@ -160,7 +166,7 @@ impl Shadow {
 pub(crate) struct Audit {
     /// 0: nothing is watched.
     segment_bytes: usize,
-    parts: [Mutex<BTreeMap<usize, Shadow>>; PARTS],
+    parts: [Mutex<Vec<Shadow>>; PARTS],
     events: AtomicU64,
 }
 
@@ -169,7 +175,7 @@ impl Audit {
     pub(crate) fn over(segment_bytes: usize) -> Self {
         Self {
             segment_bytes: if cfg!(debug_assertions) { segment_bytes } else { 0 },
-            parts: [const { Mutex::new(BTreeMap::new()) }; PARTS],
+            parts: [const { Mutex::new(Vec::new()) }; PARTS],
             events: AtomicU64::new(0),
         }
     }
@@ -184,11 +190,14 @@ impl Audit {
             return None;
         }
         let segment = offset / self.segment_bytes;
-        let part = &self.parts[segment % PARTS];
+        let (part, at) = (&self.parts[segment % PARTS], segment / PARTS);
         // The shadow's own memory does not count as memory of the server.
         Some(uncounted(|| {
             let mut part: MutexGuard<'_, _> = part.lock().unwrap_or_else(PoisonError::into_inner);
-            act(part.entry(segment).or_default())
+            if part.len() <= at {
+                part.resize_with(at + 1, Shadow::default);
+            }
+            act(&mut part[at])
         }))
     }
 

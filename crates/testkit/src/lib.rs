@@ -7,9 +7,11 @@
 mod delaying;
 mod fake_rocksdb;
 mod filled;
+#[cfg(feature = "flash")]
 mod flash_files;
 mod kept_server;
 mod live_world;
+#[cfg(feature = "flash")]
 mod log_files;
 mod output;
 mod plain;
@@ -27,6 +29,7 @@ pub use fake_rocksdb::{FakeRocksdb, rocksdb_library};
 pub use filled::{
     BenchKey, Filled, FilledCache, KEY_BYTES, VALUE_BYTES, copy_out, key, random_keys,
 };
+#[cfg(feature = "flash")]
 pub use flash_files::FlashFiles;
 pub use kept_server::{
     KeptServer, every_verb_survives_a_restart, flushes_survive_a_restart,
@@ -34,6 +37,7 @@ pub use kept_server::{
     the_flush_of_a_prefix_survives_a_restart,
 };
 pub use live_world::LiveWorld;
+#[cfg(feature = "flash")]
 pub use log_files::{DAMAGE_KINDS, damaged, operation_name, random_value};
 pub use output::{skip, tell};
 pub use plain::{Plain, PlainOpener};

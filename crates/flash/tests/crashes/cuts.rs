@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use kachel_engine::Common as _;
-use kachel_log::SyncMode;
+use kachel_log::{SEGMENT_BYTES_MIN, SyncMode};
 use kachel_stdx::BytePrefix;
 
 use crate::failures::{delete, set};
@@ -13,16 +13,29 @@ use kachel_testkit::count;
 
 use crate::files::{SEGMENTS, Store};
 use crate::model::key_bytes;
+use crate::oracle::Found;
 use crate::process::{Process, Request};
 use crate::traffic::{Traffic, delays};
 
 const MODES: [SyncMode; 3] = [SyncMode::Always, SyncMode::Interval(200_000), SyncMode::Os];
 const KEYS: usize = 40;
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Census {
     points: BTreeMap<&'static str, u64>,
     images: u64,
+    /// Items found whose value is longer than a segment.
+    long: u64,
+    /// Reads by another core of changes that were not durable.
+    beside: u64,
+}
+
+impl Census {
+    /// A start has found these items.
+    fn note(&mut self, found: &[Option<Found>]) {
+        let is_long = |item: &&Found| item.value.len() as u64 > SEGMENT_BYTES_MIN;
+        self.long += found.iter().flatten().filter(is_long).count() as u64;
+    }
 }
 
 /// Cuts the power now, and judges what a start finds.
@@ -30,7 +43,8 @@ fn cut(traffic: &Traffic, seed: u64, census: &mut Census) {
     let store = &traffic.process.store;
     let store = store.on(&store.disk.crash(seed));
     let started = traffic.ledger.clone().start(&store, &traffic.acknowledged(true), seed + 1);
-    started.unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
+    let started = started.unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
+    census.note(&started.found);
     census.images += 2;
 }
 
@@ -40,6 +54,7 @@ fn no_power_cut_loses_an_acknowledged_change_or_brings_an_item_back() {
     for seed in 0..count(9, 300) {
         let engines = 1 + (seed / 3 % 3) as u16;
         let store = Store::create(seed, MODES[(seed % 3) as usize], engines, SEGMENTS);
+        let store = Store { cas: seed % 4 != 3, ..store };
         store.disk.set_plan(delays());
         let mut traffic = Traffic::new(&store, KEYS, seed);
         let mut number = seed << 32;
@@ -51,12 +66,13 @@ fn no_power_cut_loses_an_acknowledged_change_or_brings_an_item_back() {
                 cut(traffic, number, &mut census);
             });
         }
+        census.beside += traffic.fenced_beside;
     }
-    println!("{} images, {:?}", census.images, census.points);
+    println!("{census:?}");
     for name in ["commit", "slot 0", "slot 1", "allocate", "sync", "read"] {
         assert!(census.points.contains_key(name), "no cut at {name}");
     }
-    assert!(census.images > 2_000, "{}", census.images);
+    assert!(census.images > 2_000 && census.long > 50 && census.beside > 50, "{census:?}");
 }
 
 /// Cuts the power at each write of a start. Each time, a start finds the same items as without it.
@@ -96,7 +112,8 @@ fn a_store_lives_through_one_crash_after_the_other() {
     let (mut executed, mut prefixes) = (0, 0);
     for seed in 0..count(12, 600) {
         let engines = 1 + (seed % 2) as u16;
-        let mut store = Store::create(seed, MODES[(seed % 3) as usize], engines, SEGMENTS);
+        let store = Store::create(seed, MODES[(seed % 3) as usize], engines, SEGMENTS);
+        let mut store = Store { cas: seed % 4 != 3, ..store };
         let mut traffic = Traffic::new(&store, KEYS, seed);
         for cycle in 0..12 {
             let number = seed << 32 | cycle << 16;

@@ -35,6 +35,8 @@ pub(crate) struct Store {
     pub(crate) identity: u64,
     pub(crate) engines: u16,
     pub(crate) memory_bytes: u64,
+    /// Whether items have CAS tokens; without them as with `-C`.
+    pub(crate) cas: bool,
     /// The content of the file of the flushes.
     pub(crate) flushes: Arc<Mutex<Vec<u8>>>,
     /// Where a start adds the disk as a power cut at each of its writes leaves it.
@@ -83,8 +85,17 @@ impl Store {
         let flushes = Arc::new(Mutex::new(KeptFlushes::default().text().into_bytes()));
         let cuts = None;
         let identity = IDENTITY;
-        let mut store =
-            Self { identity, disk, clock, options, engines, memory_bytes, flushes, cuts };
+        let mut store = Self {
+            identity,
+            disk,
+            clock,
+            options,
+            engines,
+            memory_bytes,
+            cas: true,
+            flushes,
+            cuts,
+        };
         for engine in 0..engines {
             let folder = store.folder(engine).expect("a folder in memory");
             let identity = LogIdentity { store: IDENTITY, engine: engine.into() };

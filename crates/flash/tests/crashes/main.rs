@@ -5,7 +5,7 @@
 //! Downstream: `kachel_flash`, by the contract of engines; the disk in memory of `kachel_io`.
 //!
 //! Reading order: `model`, `tokens`, `oracle`, `process`, `traffic`, then `cuts`, `failures`,
-//! `saturated` and `damage`.
+//! `saturated`, `damage` and `volume`.
 
 mod cuts;
 mod damage;
@@ -17,3 +17,4 @@ mod process;
 mod saturated;
 mod tokens;
 mod traffic;
+mod volume;

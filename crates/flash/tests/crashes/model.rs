@@ -207,12 +207,15 @@ impl Primitives for Model {
         };
         self.has_changed = true;
         self.has_leased |= put.remnant;
+        let token = put.cas.unwrap_or_else(|| self.tokens.take());
+        // What a delete leaves for leases has a token also with `-C`.
+        let has_token = self.options.cas || put.remnant;
         let number = key_number(key.bytes());
         self.items[number] = Some(Item {
             value,
             client_flags: put.client_flags,
             expiry_unix_s: self.seconds.to_unix(put.expiry),
-            token: put.cas.unwrap_or_else(|| self.tokens.take()),
+            token: if has_token { token } else { 0 },
             stale: put.stale,
             win_sent: put.win_sent,
             remnant: put.remnant,

@@ -8,10 +8,10 @@ use std::io;
 use std::sync::Arc;
 
 use kachel_engine::{
-    Answer, Block, ClockOrigin, Common as _, Durability, Engine as _, EngineOptions,
+    Answer, Block, ClockOrigin, Common as _, DeadFound, Durability, Engine as _, EngineOptions,
     Extensions as _, GetTerms, INLINE_VALUE_BYTES_MAX, KeyHasher, LeaseOptions, Now,
-    OpenEngines as _, Opening, Operation, ReadValue as _, ReceiveValue as _, Room, Seeds, Ticket,
-    Value, Verb, Wanted,
+    OpenEngines as _, Opening, Operation, Outcome, ReadAnswer, ReadBeside as _, ReadValue,
+    ReceiveValue as _, Room, Seeds, Ticket, Value, Verb, Wanted,
 };
 use kachel_flash::{Flash, FlashCommon, FlashOpener};
 use kachel_host::Budget;
@@ -56,6 +56,8 @@ pub(crate) struct Station {
     /// The operations that were submitted, and those of them that change the disk.
     pub(crate) submitted: u64,
     pub(crate) changes: u64,
+    /// The bytes of the writes that were submitted.
+    pub(crate) written_bytes: u64,
 }
 
 /// Engines that run.
@@ -67,11 +69,28 @@ pub(crate) struct Process {
     pub(crate) hasher: KeyHasher,
     origin: ClockOrigin,
     core: Reader,
+    /// The core that reads beside the owner.
+    beside: Reader,
 }
 
-pub(crate) const fn engine_options() -> EngineOptions {
+pub(crate) const fn engine_options(cas: bool) -> EngineOptions {
     let leases = LeaseOptions { lease_s: 3, stale_s: 5, ..LeaseOptions::DEFAULT };
-    EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20, leases }
+    EngineOptions { evict: true, cas, item_bytes_max: 1 << 20, leases }
+}
+
+/// The bytes of a value.
+fn bytes_of(value: Value<'_, impl ReadValue>) -> Option<Vec<u8>> {
+    match value {
+        Value::None => None,
+        Value::Inline(value) => Some(value.to_vec()),
+        Value::Pinned { pinned, bytes } => {
+            let mut value = Vec::with_capacity(bytes);
+            while value.len() < bytes {
+                value.extend_from_slice(pinned.piece_at(value.len()));
+            }
+            Some(value)
+        }
+    }
 }
 
 impl Process {
@@ -87,7 +106,7 @@ impl Process {
             engines: store.engines,
             cores: 1,
             hasher,
-            options: engine_options(),
+            options: engine_options(store.cas),
             budget,
             budget_bytes_max: store.memory_bytes,
             process_bytes: 0,
@@ -96,6 +115,7 @@ impl Process {
         let engines = FlashOpener::new(store.options, store.clone()).open(&opening)?;
         let common = engines[0].common();
         let core = common.register_core().expect("a place for one core");
+        let beside = common.register_core().expect("a place for a reader");
         let station = |engine| Station {
             engine,
             memory: backend(&store.disk),
@@ -105,9 +125,10 @@ impl Process {
             synced: 0,
             submitted: 0,
             changes: 0,
+            written_bytes: 0,
         };
         let stations = engines.into_iter().map(station).collect();
-        Ok(Self { stations, store, common, hasher, origin, core })
+        Ok(Self { stations, store, common, hasher, origin, core, beside })
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -180,18 +201,30 @@ impl Process {
             Answer::Done(outcome, durability) => (outcome, durability),
             Answer::Later(Ticket(ticket)) => return Err(ticket),
         };
-        let value = match outcome.value {
-            Value::None => None,
-            Value::Inline(value) => Some(value.to_vec()),
-            Value::Pinned { pinned, bytes } => {
-                let mut value = Vec::with_capacity(bytes);
-                while value.len() < bytes {
-                    value.extend_from_slice(pinned.piece_at(value.len()));
-                }
-                Some(value)
+        let verdict = outcome.verdict;
+        Ok((Seen { verdict, value: bytes_of(outcome.value) }, durability))
+    }
+
+    /// Reads an item on another core. `None`: only the owner can.
+    pub(crate) fn read_beside(
+        &mut self,
+        key: usize,
+        terms: &GetTerms,
+        now: &Now,
+    ) -> Option<(Seen, Durability)> {
+        let reader = self.stations[self.owner(key)].engine.reader();
+        let (bytes, mut dead) = (key_bytes(key), DeadFound::default());
+        self.beside.wake();
+        let key = self.hasher.key(&bytes);
+        let read = reader.read(&key, None, terms, &self.beside, now, &mut dead);
+        let answer = match read {
+            ReadAnswer::Done(Outcome { verdict, value }, durability) => {
+                Some((Seen { verdict, value: bytes_of(value) }, durability))
             }
+            ReadAnswer::AskOwner => None,
         };
-        Ok((Seen { verdict: outcome.verdict, value }, durability))
+        self.beside.sleep();
+        answer
     }
 
     /// Executes a request, while nothing else is under way.
@@ -249,8 +282,10 @@ impl Process {
         let name = operation_name(&operation.work);
         station.submitted += 1;
         station.changes += u64::from(!matches!(operation.work, FileWork::Read(_)));
-        if let FileWork::Sync { .. } = operation.work {
-            station.syncing = station.engine.durable().sequence().0;
+        match &operation.work {
+            FileWork::Sync { .. } => station.syncing = station.engine.durable().sequence().0,
+            FileWork::Write { transfer, .. } => station.written_bytes += transfer.bytes as u64,
+            _ => {}
         }
         station.memory.submit(operation).expect("there is room");
         Some(name)

@@ -6,24 +6,29 @@
 use std::rc::Rc;
 
 use kachel_engine::{
-    ArithmeticTerms, Common as _, DeleteTerms, Direction, Engine as _, GetTerms, KeptPrefix,
-    KeptSeconds, LifeStep, LifeTerms, Now, Operation, PrefixRefused, StoreMode, StoreTerms, Ticket,
-    Ttl, Verb, Verdict,
+    ArithmeticTerms, Common as _, DeleteTerms, Direction, Durability, Engine as _, GetTerms,
+    KeptPrefix, KeptSeconds, LifeStep, LifeTerms, Now, Operation, PrefixRefused, StoreMode,
+    StoreTerms, Ticket, Ttl, Verb, Verdict,
 };
 use kachel_io::memory::disk::{ChanceFault, Fault, FaultPlan};
 use kachel_io::{Rng as _, SeededRng};
+use kachel_log::SEGMENT_BYTES_MIN;
 use kachel_stdx::BytePrefix;
 use kachel_testkit::random_value;
 
 use crate::files::Store;
 use crate::model::{Flushes, Model, key_bytes};
-use crate::oracle::{Found, Oracle};
+use crate::oracle::{Found, Oracle, Seen};
 use crate::process::{ALL, Process, Request, engine_options};
 
 /// The most requests that wait.
 const WAITING_MAX: usize = 8;
 /// Turns within which everything that waits is executed.
 const TURNS_MAX: u64 = 4_000;
+/// The key whose values may be longer than a segment. More of them would fill a log.
+const LONG_KEY: usize = 1;
+/// Its longest value.
+const LONG_BYTES_MAX: usize = 150_000;
 /// The longest value that must not be refused.
 const ACCEPTED_BYTES_MAX: usize = 12_000;
 
@@ -70,7 +75,7 @@ impl Ledger {
         let model = Model {
             items: vec![None; keys],
             tokens: crate::tokens::KnownTokens::default(),
-            options: engine_options(),
+            options: engine_options(process.store.cas),
             seconds: KeptSeconds::of(&process.now()),
             epoch: 0,
             prefixes: Rc::default(),
@@ -143,6 +148,8 @@ pub(crate) struct Traffic {
     pub(crate) refused: u64,
     pub(crate) failed: u64,
     pub(crate) prefixes_flushed: u64,
+    /// Reads by another core of changes that were not durable.
+    pub(crate) fenced_beside: u64,
     /// Whether the disk may fail, or be full.
     pub(crate) may_fail: bool,
 }
@@ -157,18 +164,17 @@ impl Traffic {
 
     fn over(process: Process, ledger: Ledger, seed: u64) -> Self {
         let (dice, waiting) = (SeededRng::new(seed), Vec::new());
-        let (executed, refused, failed, may_fail) = (0, 0, 0, false);
-        let prefixes_flushed = 0;
         Self {
             process,
             ledger,
             dice,
             waiting,
-            executed,
-            refused,
-            failed,
-            prefixes_flushed,
-            may_fail,
+            executed: 0,
+            refused: 0,
+            failed: 0,
+            prefixes_flushed: 0,
+            fenced_beside: 0,
+            may_fail: false,
         }
     }
 
@@ -204,13 +210,22 @@ impl Traffic {
         Ttl([0, 0, 0, 0, 1, 2, 3, 5, 100, -1][self.below(10)])
     }
 
-    fn value(&mut self) -> Vec<u8> {
+    fn value(&mut self, key: usize) -> Vec<u8> {
+        if key == LONG_KEY && self.below(2) == 0 {
+            let segment_bytes = SEGMENT_BYTES_MIN as usize;
+            let bytes = segment_bytes + self.below(LONG_BYTES_MAX - segment_bytes);
+            return self.bytes(bytes);
+        }
         let scale = [1, 40, 40, 700, 700, 3000, 3000, 7000, 7000, 60_000][self.below(10)];
         if scale == 60_000 && self.below(4) != 0 {
             return self.below(100_000).to_string().into_bytes();
         }
-        let (bytes, bits) = (self.below(scale), self.dice.next_u64());
-        random_value(bits, bytes)
+        let bytes = self.below(scale);
+        self.bytes(bytes)
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        random_value(self.dice.next_u64(), count)
     }
 
     /// A token that a client may know: that of the item, another one, or none.
@@ -219,7 +234,7 @@ impl Traffic {
         let token = model.items[key].as_ref().map(|item| model.tokens.known(item.token));
         match token.filter(|token| *token < 1 << 62) {
             Some(token) if self.below(4) != 0 => token,
-            Some(token) => token + self.below(3) as u64 - 1,
+            Some(token) => (token + self.below(3) as u64).saturating_sub(1),
             None => 1,
         }
     }
@@ -251,7 +266,7 @@ impl Traffic {
     }
 
     fn store(&mut self, key: usize) -> Request {
-        let value = self.value();
+        let value = self.value(key);
         let mut terms = StoreTerms {
             mode: StoreMode::Set,
             value_bytes: value.len(),
@@ -336,12 +351,28 @@ impl Traffic {
             20 | 21 => self.flush_prefix(),
             _ if self.waiting.len() < WAITING_MAX => {
                 let request = self.request();
-                let owner = self.process.owner(request.key);
+                let (owner, key) = (self.process.owner(request.key), request.key);
                 self.execute(Waiting { request, owner, ticket: 0, is_ready: true });
+                if self.below(3) == 0 {
+                    self.read_beside(owner, key);
+                }
             }
             _ => {}
         }
         self.execute_ready();
+    }
+
+    /// Reads an item, and has another core read it, too. That core leaves the first read of an item
+    /// to its owner.
+    fn read_beside(&mut self, owner: usize, key: usize) {
+        let terms = GetTerms { wanted: ALL, ..GetTerms::VALUE };
+        let request = Request { key, verb: Verb::Get(terms), value: Vec::new() };
+        let first = request.clone();
+        self.execute(Waiting { request: first, owner, ticket: 0, is_ready: true });
+        let now = self.process.now();
+        let Some((seen, durability)) = self.process.read_beside(key, &terms, &now) else { return };
+        self.fenced_beside += u64::from(durability != Durability::Now);
+        self.judge(&request, (&seen, durability), true, &now);
     }
 
     /// A client does this, and nothing else happens until it is executed.
@@ -448,30 +479,42 @@ impl Traffic {
                 self.failed += 1;
             }
             Ok((seen, durability)) => {
-                self.executed += 1;
-                let bytes = key_bytes(request.key);
-                let operation =
-                    Operation { key: self.process.hasher.key(&bytes), verb: request.verb };
-                let durable = self.process.stations[owner].engine.durable().sequence().0;
-                let flushes = self.ledger.flushes.by(now.unix(now.second));
-                self.ledger.flushes = flushes;
-                let oracle = &mut self.ledger.oracles[owner];
                 // A reply to a delete does not say whether a remnant is left. The index does.
-                oracle.model.has_room = entries(&self.process) == entries_before;
-                let bytes_before =
-                    oracle.model.items[request.key].as_ref().map_or(0, |item| item.value.len());
-                let refused = oracle.answered(
-                    (&operation, &request.value),
-                    (&seen, durability),
-                    durable,
-                    (&now, flushes),
-                );
-                let refused = refused.unwrap_or_else(|fault| panic!("{fault}"));
-                let is_long = bytes_before + request.value.len() > ACCEPTED_BYTES_MAX;
-                assert!(!refused || is_long || self.may_fail, "{operation:?}: {seen:?}");
-                self.refused += u64::from(refused);
+                let has_room = entries(&self.process) == entries_before;
+                self.judge(&request, (&seen, durability), has_room, &now);
             }
         }
+    }
+
+    /// Compares an answer with that of the model. `has_room`: there was room for what a delete
+    /// leaves.
+    fn judge(
+        &mut self,
+        request: &Request,
+        (seen, durability): (&Seen, Durability),
+        has_room: bool,
+        now: &Now,
+    ) {
+        self.executed += 1;
+        let (bytes, owner) = (key_bytes(request.key), self.process.owner(request.key));
+        let operation = Operation { key: self.process.hasher.key(&bytes), verb: request.verb };
+        let durable = self.process.stations[owner].engine.durable().sequence().0;
+        let flushes = self.ledger.flushes.by(now.unix(now.second));
+        self.ledger.flushes = flushes;
+        let oracle = &mut self.ledger.oracles[owner];
+        oracle.model.has_room = has_room;
+        let bytes_before =
+            oracle.model.items[request.key].as_ref().map_or(0, |item| item.value.len());
+        let refused = oracle.answered(
+            (&operation, &request.value),
+            (seen, durability),
+            durable,
+            (now, flushes),
+        );
+        let refused = refused.unwrap_or_else(|fault| panic!("{fault}"));
+        let is_long = bytes_before + request.value.len() > ACCEPTED_BYTES_MAX;
+        assert!(!refused || is_long || self.may_fail, "{operation:?}: {seen:?}");
+        self.refused += u64::from(refused);
     }
 
     /// Submits what is queued, and completes what is due next. `seen` is called while each

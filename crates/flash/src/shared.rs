@@ -150,11 +150,18 @@ impl FlashCommon {
         }
         // Every change of the word replaces a pending flush. Without one, no other core changes
         // the word meanwhile.
+        let pending = self.pool().flush_word().pending(now.second);
         self.cache.cancel_flush(now)?;
         kept.epoch = self.epoch(now).wrapping_add(more);
         kept.due_unix_s = self.seconds().to_unix(due);
         let prefixes = self.prefixes().list().to_vec();
-        self.write(&mut kept, prefixes)?;
+        if self.write(&mut kept, prefixes).is_err() {
+            // The pending one still counts.
+            if let Some(due) = pending {
+                self.cache.flush_in(due, now)?;
+            }
+            return Err(FlushFailed);
+        }
         change()
     }
 

@@ -140,7 +140,7 @@ fn a_damaged_file_of_the_flushes_is_refused_by_name_and_stays_as_it_is() {
     let (content, logs) = (store.flush_file(), store.disk.image());
     let refuse = |damaged: Vec<u8>, what: &str| {
         let store = store.on(&store.disk);
-        store.flushes.lock().expect("a panic ends the test").clone_from(&damaged);
+        store.flushes.lock().expect("a panic ends the test").content.clone_from(&damaged);
         let refusal = Process::start(&store).expect_err(what).to_string();
         assert_eq!(refusal, "kachel.flush is damaged", "{what}");
         assert!(store.flush_file() == damaged && store.disk.image() == logs, "{what}: it stays");

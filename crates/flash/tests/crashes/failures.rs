@@ -6,7 +6,8 @@ use kachel_io::memory::disk::{Fault, FaultPlan, PlannedFault};
 use kachel_log::{SEGMENT_BYTES_MIN, SyncMode};
 use kachel_testkit::count;
 
-use crate::files::{SEGMENTS, Store};
+use crate::files::{FlushFault, SEGMENTS, Store};
+use crate::model::Flushes;
 use crate::process::{Process, Request};
 use crate::traffic::{Traffic, delays, lease};
 
@@ -71,6 +72,54 @@ fn an_operation_that_fails_loses_no_acknowledged_change() {
     }
     println!("{latched} latched, {healed} healed or were not hit, {prevented} prevented");
     assert!(latched > 100 && healed > 100 && prevented > 0, "{latched}, {healed}, {prevented}");
+}
+
+/// A flush that cannot be kept is not acknowledged, and ends all changes. The flushes before it
+/// stand, so one that was pending is carried out. A start finds them, or the new ones if these may
+/// have got their name.
+#[test]
+fn a_file_of_flushes_that_cannot_be_replaced_ends_all_changes() {
+    let faults = [FlushFault::Write, FlushFault::Sync, FlushFault::Rename, FlushFault::SyncFolder];
+    let (mut carried_out, mut prevented) = (0, 0);
+    for seed in 0..count(48, 600) {
+        let fault = faults[(seed % 4) as usize];
+        let store = Store::create(seed, SyncMode::Always, 2, SEGMENTS);
+        store.disk.set_plan(delays());
+        let mut traffic = Traffic::new(&store, KEYS, seed);
+        for _ in 0..150 {
+            traffic.act();
+            traffic.pump(|_, _| {});
+        }
+        if seed / 4 % 2 == 0 {
+            traffic.flush(Some(2));
+        }
+        store.refuse_flushes(fault);
+        traffic.may_fail = true;
+        let pending = traffic.ledger.flushes;
+        traffic.flush([Some(0), Some(1), None][(seed / 8 % 3) as usize]);
+        let changes = traffic.changes();
+        for _ in 0..150 {
+            traffic.act();
+            traffic.pump(|_, _| {});
+        }
+        assert_eq!(traffic.changes(), changes, "seed {seed}: nothing is changed any more");
+        let acknowledged = traffic.acknowledged(true);
+        let now = traffic.process.now();
+        let Traffic { process, mut ledger, failed, .. } = traffic;
+        drop(process);
+        prevented += failed;
+        let kept = store.kept_flushes();
+        let found = Flushes { epoch: kept.epoch, due_unix_s: kept.due_unix_s.into() };
+        if fault == FlushFault::SyncFolder {
+            ledger.flushes = found;
+        } else {
+            carried_out += u64::from(ledger.flushes != pending);
+            let by_now = found.by(now.unix(now.second));
+            assert_eq!(by_now, ledger.flushes, "seed {seed}: the old ones stand");
+        }
+        Traffic::restart(ledger, &store.on(&store.disk.crash(seed)), &acknowledged, seed);
+    }
+    assert!(carried_out > 3 && prevented > 500, "{carried_out} carried out, {prevented} prevented");
 }
 
 pub(crate) fn set(key: usize, value: Vec<u8>) -> Request {

@@ -25,6 +25,27 @@ pub(crate) const SEGMENTS: u64 = 24;
 /// The memory for each engine: less than its items take, so that some are read from the disk.
 const MEMORY_BYTES: u64 = 1 << 20;
 
+/// The step at which the file of the flushes cannot be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlushFault {
+    /// The new file cannot be written.
+    Write,
+    /// The new file is not durable.
+    Sync,
+    /// The new file cannot get its name.
+    Rename,
+    /// Its name may be lost in a power cut.
+    SyncFolder,
+}
+
+/// The file of the flushes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FlushFile {
+    pub(crate) content: Vec<u8>,
+    /// `None`: it is replaced.
+    pub(crate) fault: Option<FlushFault>,
+}
+
 /// A store.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
@@ -37,19 +58,22 @@ pub(crate) struct Store {
     pub(crate) memory_bytes: u64,
     /// Whether items have CAS tokens; without them as with `-C`.
     pub(crate) cas: bool,
-    /// The content of the file of the flushes.
-    pub(crate) flushes: Arc<Mutex<Vec<u8>>>,
+    pub(crate) flushes: Arc<Mutex<FlushFile>>,
     /// Where a start adds the disk as a power cut at each of its writes leaves it.
     pub(crate) cuts: Option<Rc<RefCell<Vec<Disk>>>>,
 }
 
 #[derive(Debug)]
-struct Keeper(Arc<Mutex<Vec<u8>>>);
+struct Keeper(Arc<Mutex<FlushFile>>);
 
 impl KeepFlushes for Keeper {
     fn keep(&mut self, flushes: &KeptFlushes) -> io::Result<()> {
-        *self.0.lock().expect("a panic ends the test") = flushes.text().into_bytes();
-        Ok(())
+        let mut file = self.0.lock().expect("a panic ends the test");
+        match file.fault {
+            None | Some(FlushFault::SyncFolder) => file.content = flushes.text().into_bytes(),
+            Some(FlushFault::Write | FlushFault::Sync | FlushFault::Rename) => {}
+        }
+        file.fault.map_or(Ok(()), |fault| Err(other(format!("{fault:?}"))))
     }
 }
 
@@ -82,7 +106,8 @@ impl Store {
         let clock = ManualClock::new(1_800_000_000);
         let disk = Disk::new(seed, &clock);
         let memory_bytes = u64::from(engines) * MEMORY_BYTES;
-        let flushes = Arc::new(Mutex::new(KeptFlushes::default().text().into_bytes()));
+        let content = KeptFlushes::default().text().into_bytes();
+        let flushes = Arc::new(Mutex::new(FlushFile { content, fault: None }));
         let cuts = None;
         let identity = IDENTITY;
         let mut store = Self {
@@ -107,13 +132,24 @@ impl Store {
 
     /// The same store on another disk, with flushes of its own from now on.
     pub(crate) fn on(&self, disk: &Disk) -> Self {
-        let flushes = Arc::new(Mutex::new(self.flush_file()));
+        let file = FlushFile { content: self.flush_file(), fault: None };
+        let flushes = Arc::new(Mutex::new(file));
         Self { disk: disk.clone(), flushes, cuts: None, ..self.clone() }
     }
 
     /// The content of the file of the flushes.
     pub(crate) fn flush_file(&self) -> Vec<u8> {
-        self.flushes.lock().expect("a panic ends the test").clone()
+        self.flushes.lock().expect("a panic ends the test").content.clone()
+    }
+
+    /// What the file of the flushes says.
+    pub(crate) fn kept_flushes(&self) -> KeptFlushes {
+        KeptFlushes::parse(&self.flush_file()).expect("it is whole")
+    }
+
+    /// Has the file of the flushes fail from now on.
+    pub(crate) fn refuse_flushes(&self, fault: FlushFault) {
+        self.flushes.lock().expect("a panic ends the test").fault = Some(fault);
     }
 }
 

@@ -126,6 +126,11 @@ impl Oracle {
         Ok(false)
     }
 
+    /// The number of changes since the start.
+    pub(crate) fn changes(&self) -> usize {
+        self.changes.len()
+    }
+
     /// The sequence of the last change of a kind; 0 if there is none.
     fn last_of(&self, is_meant: impl Fn(&Change) -> bool) -> u64 {
         self.changes.iter().rev().find(|change| is_meant(change)).map_or(0, |last| last.sequence)

@@ -1,7 +1,8 @@
 /* A library with the functions of RocksDB's C interface that Kachel uses, over a sorted list in memory.
  *
  * It stands in for RocksDB where that is not installed, and where a test needs a failure at a certain
- * place. A database lives as long as the process: it is there when its path is opened again.
+ * place. A database lives as long as the process: it is there when its path is opened again. It is made anew
+ * where its folder was removed.
  *
  * Files in the folder of a database direct it, when it is opened:
  *   fail-write   the number of the write that fails, from 1; all later ones succeed. -1: every sync fails
@@ -13,7 +14,8 @@
  * Reads that use memory only ("tier 1") do not know a key before a read that may ask the disk has had
  * it, or after it was written: those are what a cache of blocks and a buffer of writes have. Only every
  * other key that was written is in the buffer. Every other time they say so with an error. Otherwise they give
- * an empty value, as RocksDB 7.8 does for a key of a file that is not open.
+ * an empty value, as RocksDB 7.8 does for a key of a file that is not open. What a database does depends on its
+ * folder and on what was done with it, and not on other databases.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -30,6 +32,7 @@ typedef struct Database {
     Entry *entries;
     size_t count, room;
     long writes, fail_write, fail_page;
+    unsigned unknown; /* Reads that use memory only and did not know their key. */
     int fail_read;
     struct Database *next;
 } Database;
@@ -144,6 +147,7 @@ void rocksdb_compactionfilter_destroy(Filter *filter) {
 
 Database *rocksdb_open(const unsigned char *options, const char *path, char **error) {
     char current[4096];
+    int is_made = 0;
     snprintf(current, sizeof current, "%s/CURRENT", path);
     if (directed(path, "fail-open")) {
         *error = strdup("Corruption: as the test wants it");
@@ -157,6 +161,7 @@ Database *rocksdb_open(const unsigned char *options, const char *path, char **er
         mkdir(path, 0700);
         FILE *file = fopen(current, "w");
         if (file) fclose(file);
+        is_made = 1;
     }
     pthread_mutex_lock(&lock);
     Database *found = databases;
@@ -166,7 +171,14 @@ Database *rocksdb_open(const unsigned char *options, const char *path, char **er
         *found = (Database){ .path = strdup(path), .next = databases };
         databases = found;
     }
-    found->writes = 0;
+    if (is_made) {
+        for (size_t i = 0; i < found->count; i++) {
+            free(found->entries[i].key.bytes);
+            free(found->entries[i].record.bytes);
+        }
+        found->count = 0;
+    }
+    found->writes = found->unknown = 0;
     found->fail_write = directed(path, "fail-write");
     found->fail_read = directed(path, "fail-read") != 0;
     found->fail_page = directed(path, "fail-page");
@@ -247,8 +259,7 @@ Bytes *rocksdb_get_pinned(Database *database, Reading *reading, const char *key,
     pthread_mutex_lock(&lock);
     Entry *entry = find(database, key, count);
     if (reading->tier == 1) {
-        static unsigned unknown;
-        if (entry && !entry->in_memory && unknown++ % 2) {
+        if (entry && !entry->in_memory && database->unknown++ % 2) {
             pthread_mutex_unlock(&lock);
             found = malloc(sizeof *found);
             *found = copy("", 0);

@@ -61,6 +61,16 @@ pub struct Flash {
     has_reported_read: bool,
     /// The second in which the numbers of `stats engine` were noted.
     reported: u32,
+    counts: FlashCounts,
+}
+
+/// What an engine has done since its start. A test sees by this what it has covered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlashCounts {
+    /// Records that were read because an item was not in memory.
+    pub records_read: u64,
+    /// Segments whose garbage was collected.
+    pub segments_freed: u64,
 }
 
 /// Whether an operation prepares for a change before it is executed. Other reads that change the
@@ -103,7 +113,14 @@ impl Flash {
             has_reported_failure: false,
             has_reported_read: false,
             reported: 0,
+            counts: FlashCounts::default(),
         }
+    }
+
+    /// What the engine has done since its start.
+    #[must_use]
+    pub const fn counts(&self) -> FlashCounts {
+        self.counts
     }
 
     /// Begins an operation. `Some` if it must wait, or cannot be executed.
@@ -347,10 +364,12 @@ impl Engine for Flash {
         match self.store.log.complete(completion) {
             Completed::Progress => {}
             Completed::Freed(segment) => {
+                self.counts.segments_freed += 1;
                 self.store.index.freed(segment);
                 self.store.collection.freed(segment);
             }
             Completed::Read(done) => {
+                self.counts.records_read += 1;
                 let is_part = done.token >= PART_TOKENS;
                 let Store { fetches, part_fetches, .. } = &mut self.store;
                 let fetches = if is_part { part_fetches } else { fetches };

@@ -47,7 +47,7 @@ mod store;
 mod writing;
 
 pub use directory::{DIRECTORY_FILES_MAX, FlashDirectory, engines_of};
-pub use engine::Flash;
+pub use engine::{Flash, FlashCounts};
 pub use opening::{FlashOpener, FlashOptions, StoreFiles};
 pub use reader::FlashReader;
 pub use shared::{FlashCommon, KeepFlushes};

@@ -56,6 +56,8 @@ pub(crate) struct Asked {
     pub(crate) found: Vec<usize>,
     /// The tokens of leases in its replies so far, each with its key.
     leases: Vec<(Vec<u8>, u64)>,
+    /// Whether it is a listing that ended with an error of the disk.
+    pub(crate) is_failed_listing: bool,
     /// Whether a refusal came that may belong to it or to another quiet request.
     pub(crate) murky: bool,
 }
@@ -64,7 +66,17 @@ impl Asked {
     /// A request that ends at byte `end` of its connection.
     pub(crate) fn new(ask: Ask, end: u64) -> Self {
         let (replies, found, leases) = (Vec::new(), Vec::new(), Vec::new());
-        Self { ask, end, arrived: None, next_key: 0, replies, found, leases, murky: false }
+        Self {
+            ask,
+            end,
+            arrived: None,
+            next_key: 0,
+            replies,
+            found,
+            leases,
+            is_failed_listing: false,
+            murky: false,
+        }
     }
 
     /// Whether the client waits for a reply to it.
@@ -106,8 +118,34 @@ impl Asked {
 
     /// The keys for which it was answered with an error of the disk.
     pub(crate) fn disk_errors(&self) -> impl Iterator<Item = &[u8]> {
-        let failed = self.replies.iter().filter(|(_, reply)| is_disk_error(reply));
+        let of_keys = self.replies.iter().filter(|_| !self.is_flush());
+        let failed = of_keys.filter(|(_, reply)| is_disk_error(reply));
         failed.map(|(place, _)| self.keys().nth(*place).expect("an error is that of a key"))
+    }
+
+    /// Whether it is a flush that was answered with an error of the disk.
+    pub(crate) fn is_failed_flush(&self) -> bool {
+        self.is_flush() && self.replies.iter().any(|(_, reply)| is_disk_error(reply))
+    }
+
+    /// Whether a reply says that there is no memory for an item that is on the disk.
+    pub(crate) fn is_unread(&self, reply: &[u8]) -> bool {
+        let reads = match self.ask.expect {
+            Expect::Values(_) | Expect::Line(Verb::Delete | Verb::Touch) => true,
+            Expect::Meta { .. } => self.ask.text.starts_with(b"mg "),
+            _ => false,
+        };
+        reads && reply.strip_suffix(b"\r\n") == Some(OUT_OF_MEMORY)
+    }
+
+    /// The keys for whose items there was no memory.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = &[u8]> {
+        let unread = self.replies.iter().filter(|(_, reply)| self.is_unread(reply));
+        unread.filter_map(|(place, _)| self.keys().nth(*place))
+    }
+
+    fn is_flush(&self) -> bool {
+        matches!(self.ask.expect, Expect::Line(Verb::Flush))
     }
 
     /// The value that it has stored, if the server has said so.
@@ -224,7 +262,8 @@ fn listed(line: &[u8], first: &mut Asked) -> Result<bool, String> {
     if std::mem::replace(&mut first.next_key, 1) == 0 && line == b"OK" {
         return Ok(false);
     }
-    if line == last {
+    first.is_failed_listing = line == DISK_ERROR;
+    if line == last || first.is_failed_listing {
         return Ok(true);
     }
     let key = line.strip_prefix(head).and_then(|rest| rest.split(|byte| *byte == b' ').next());
@@ -312,7 +351,9 @@ fn match_one(
             }
             return Ok(false);
         }
-        (Expect::Values(keys), ClientReply::Error(DISK_ERROR)) if first.next_key < keys.len() => {
+        (Expect::Values(keys), ClientReply::Error(DISK_ERROR | OUT_OF_MEMORY))
+            if first.next_key < keys.len() =>
+        {
             first.replies.push((keys.len() - 1, text.to_vec()));
         }
         (Expect::Leases(_), reply) => return match_lease(reply, text, first, writes, settled),
@@ -390,8 +431,8 @@ fn answers(verb: Verb, reply: &ClientReply<'_>) -> bool {
         Deleted, Error, Exists, NotFound, NotStored, Number, Ok, StaleStored, Stored, Touched,
     };
     match verb {
+        _ if [Error(DISK_ERROR), Error(OUT_OF_MEMORY)].contains(reply) => true,
         Verb::Flush => matches!(reply, Ok),
-        _ if *reply == Error(DISK_ERROR) => true,
         Verb::Store => {
             matches!(reply, Stored | StaleStored | NotStored | Exists | NotFound)
                 || matches!(reply, Error(line) if line.starts_with(OUT_OF_MEMORY))

@@ -9,7 +9,7 @@
 //! - I2  A connection ends only if its client left, broke it or was too slow for the server, or if
 //!   the client was among the slowest readers of large values while too much memory was pinned, or
 //!   if the server rejected the connection or was ended, or if a failed disk has lost the next
-//!   reply.
+//!   reply, or if there may be no memory for an item of the next reply.
 //! - I3  A server that is ended finishes each reply that it has begun, unless it gives clients up
 //!   or a failed disk has lost the rest.
 
@@ -20,7 +20,7 @@ use kachel_testkit::Random;
 
 use crate::answer::{self, Arrival, Asked, shown};
 use crate::ask::{Ask, Asker, Expect, dump, get};
-use crate::failures::Failures;
+use crate::failures::{Excuse, Failures};
 use crate::options::{Fault, Faults, Options};
 use crate::queue::{Event, Queue};
 use crate::record::Moment;
@@ -152,6 +152,8 @@ pub struct Tally {
     pub lost_closes: u64,
     /// Errors that the server sent because its disk has failed.
     pub disk_errors: u64,
+    /// Items on the disk that were not read, because there was no memory for them.
+    pub unread: u64,
     /// Values that were acknowledged, and found on the disk after a power cut.
     pub after_power_cut: u64,
     /// Starts of the server after a power cut.
@@ -660,11 +662,11 @@ impl Client {
     /// Checks that the server had a reason to close (I2).
     fn may_close(&self, around: &mut Around<'_>) -> Result<(), String> {
         let Err(what) = self.may_close_unfailed(around) else { return Ok(()) };
-        if around.failures.excuse_close(self.asked.iter()) {
-            around.tally.lost_closes += 1;
-            return Ok(());
+        match around.failures.excuse_close(&self.asked).ok_or(what)? {
+            Excuse::Lost => around.tally.lost_closes += 1,
+            Excuse::Unread => around.tally.unread += 1,
         }
-        Err(what)
+        Ok(())
     }
 
     /// The same, if the disk has not failed.

@@ -7,12 +7,12 @@
 //! - I1  A jump of the server's clock completes no operation: the disk has a clock of its own.
 
 use kachel_io::memory::disk::{
-    ChanceFault, Disk, DiskCounts, Fault as DiskFault, FaultPlan, PlannedFault,
+    BLOCK_BYTES, ChanceFault, Disk, DiskCounts, Fault as DiskFault, FaultPlan, PlannedFault,
 };
 use kachel_io::{FileError, FileWorkKind, FolderHandle, ManualClock};
 use kachel_testkit::Random;
 
-use crate::options::{Fault, Options};
+use crate::options::{EngineChoice, Fault, Options};
 
 /// The longest time that most operations take, in nanoseconds, and the time that some take longer.
 const LATENCY_NS_MAX: u64 = 400_000;
@@ -20,6 +20,11 @@ const SLOW_NS: u64 = 3_000_000;
 /// How many reads and writes in a thousand are done in part, and how many operations take longer.
 const SHORT_PERMILLE: u64 = 200;
 const SLOW_PERMILLE: u64 = 20;
+
+/// The same for calls of a library. A call reads, or writes, or neither.
+const CALL_ERROR_PERMILLE: u64 = 800;
+/// More blocks than the files of a run have.
+const BLOCKS_ENOUGH: usize = 1 << 18;
 
 /// How many disks with errors in a thousand fail a read, a write, or the sync of a folder. Each
 /// kind is drawn on its own. A folder is synced when its files are new.
@@ -33,6 +38,8 @@ pub(crate) struct RunDisk {
     disk: Disk,
     clock: ManualClock,
     plan: FaultPlan,
+    /// The blocks that it has, unless there is space for all files.
+    blocks_max: Option<usize>,
     /// When the shards are woken next, if that is in the queue.
     pub(crate) wakes_ns: Option<u64>,
 }
@@ -53,27 +60,42 @@ impl RunDisk {
             plan.latency_ns = Some(1_000..=LATENCY_NS_MAX);
         }
         if options.faults.has(Fault::DiskError) {
-            plan.planned = errors(&mut Random::for_purpose(options.seed, "errors of the disk"));
+            let mut dice = Random::for_purpose(options.seed, "errors of the disk");
+            plan.planned = match options.engine {
+                EngineChoice::Rocks => {
+                    errors(&mut dice, &[(FileWorkKind::Call, CALL_ERROR_PERMILLE)])
+                }
+                _ => errors(&mut dice, &ERROR_PERMILLE),
+            };
         }
-        Self { disk, clock, plan, wakes_ns: None }
+        Self { disk, clock, plan, blocks_max: None, wakes_ns: None }
+    }
+
+    /// Limits the space to this number of bytes for all files, until [`Self::heal`].
+    pub(crate) fn limit_space(&mut self, bytes: u64) {
+        self.blocks_max = Some(bytes as usize / BLOCK_BYTES);
     }
 
     /// The disk after a power cut.
     pub(crate) fn after_power_cut(&self, seed: u64) -> Self {
         let (disk, clock, plan) = (self.disk.crash(seed), self.clock.clone(), self.plan.clone());
-        Self { disk, clock, plan, wakes_ns: None }
+        Self { disk, clock, plan, blocks_max: self.blocks_max, wakes_ns: None }
     }
 
     /// Begins the faults, because the engines are open. Returns the disk itself.
     pub(crate) fn begin_faults(&self) -> &Disk {
         self.disk.set_plan(self.plan.clone());
+        self.blocks_max.into_iter().for_each(|blocks_max| self.disk.set_blocks_max(blocks_max));
         &self.disk
     }
 
-    /// Lets no operation fail that is submitted from now on.
+    /// Lets no operation fail that is submitted from now on, and gives the disk enough space.
     pub(crate) fn heal(&mut self) {
         self.plan.planned.clear();
         self.disk.set_plan(self.plan.clone());
+        if self.blocks_max.take().is_some() {
+            self.disk.set_blocks_max(BLOCKS_ENOUGH);
+        }
     }
 
     /// The folder of the engines' files.
@@ -105,9 +127,9 @@ impl RunDisk {
 }
 
 /// Operations that fail: once, or from then on.
-fn errors(dice: &mut Random) -> Vec<PlannedFault> {
+fn errors(dice: &mut Random, kinds: &[(FileWorkKind, u64)]) -> Vec<PlannedFault> {
     let mut planned = Vec::new();
-    for (kind, permille) in ERROR_PERMILLE {
+    for &(kind, permille) in kinds {
         if dice.chance(permille) {
             let is_first = kind == FileWorkKind::SyncFolder;
             let number = if is_first { 1 } else { dice.skewed(1, ERROR_NUMBER_MAX) };

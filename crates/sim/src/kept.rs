@@ -53,7 +53,7 @@ impl Kept {
                 let is_answered = matches!(asked.ask.expect, Expect::Values(_));
                 let keys = if is_answered { &words[1..] } else { &[] };
                 for (place, key) in keys.iter().enumerate() {
-                    if asked.disk_errors().any(|failed| failed == *key) {
+                    if asked.disk_errors().chain(asked.unread()).any(|failed| failed == *key) {
                         continue; // It says that the item is there and cannot be read.
                     }
                     let kept = self.keys.get(*key).filter(|(_, ns)| *ns < arrived.0);

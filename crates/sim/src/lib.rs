@@ -25,6 +25,7 @@ mod queue;
 mod record;
 mod refused;
 mod report;
+mod rocks_place;
 mod run;
 mod server;
 mod subject;

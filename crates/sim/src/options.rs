@@ -24,6 +24,12 @@ const FILES_PERMILLE: u64 = 700;
 const DISK_PERMILLE: u64 = 800;
 /// How many of the runs with files in a thousand have a disk with errors.
 const DISK_ERROR_PERMILLE: u64 = 300;
+/// The most engines over RocksDB, and the memory that each has beside that of other engines: its
+/// caches and buffers.
+const ROCKS_ENGINES_MAX: u16 = 3;
+const ROCKS_MEMORY_BYTES: u64 = 8 << 20;
+/// How many runs over logs in a thousand have a disk with less space than the logs may take.
+const FULL_PERMILLE: u64 = 250;
 /// How many runs in a thousand have a server that refuses items instead of evicting others.
 const STORE_PERMILLE: u64 = 250;
 /// How many runs in a thousand have items without CAS tokens (`-C`).
@@ -62,20 +68,27 @@ pub enum EngineChoice {
     Plain,
     /// Engines over durable logs, which evict nothing.
     Flash,
+    /// Engines over databases of a library that stands in for RocksDB, which evict nothing.
+    Rocks,
 }
 
 impl EngineChoice {
     /// All kinds, each with its name in `--engine`.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Cache, "cache"),
         (Self::Delaying, "delaying"),
         (Self::Plain, "plain"),
         (Self::Flash, "flash"),
+        (Self::Rocks, "rocks"),
     ];
+
+    /// What only an engine over a log does.
+    const OF_FLASH: [&str; 4] =
+        ["files: no space", "no memory for cold reads", "cold reads", "segments collected"];
 
     /// What a cache never does. It has no files. How often it waits for room is counted by the
     /// delaying engine around it.
-    const NOT_OF_CACHE: [&str; 13] = [
+    const NOT_OF_CACHE: [&str; 14] = [
         "operations of engines that delay",
         "delayed before",
         "delayed after",
@@ -89,20 +102,22 @@ impl EngineChoice {
         "refused by a failed disk",
         "values found after a power cut",
         "restarts after a power cut",
+        "files: calls that failed",
     ];
 
     /// What a delaying engine never does. Its items are in memory.
-    const NOT_OF_DELAYING: [&str; 3] = [
+    const NOT_OF_DELAYING: [&str; 4] = [
         "refused by a failed disk",
         "values found after a power cut",
         "restarts after a power cut",
+        "files: calls that failed",
     ];
 
     /// What a plain engine never does, by the names of the coverage and of what a run may lack. It
     /// has no segments, no index that grows by itself, and no readers beside its owner. What it
     /// pins stays charged, so nothing is pinned beyond that. A run need not spend its memory,
     /// because it evicts nothing and may have few requests; all runs together must.
-    const NOT_OF_PLAIN: [&str; 15] = [
+    const NOT_OF_PLAIN: [&str; 16] = [
         "growth",
         "shrinking",
         "eviction or refusal",
@@ -118,6 +133,7 @@ impl EngineChoice {
         "waits for room",
         "pinned closes",
         "restarts after a power cut",
+        "files: calls that failed",
     ];
 
     /// What an engine over a log never does. What leaves its caches is not evicted. Its files are
@@ -125,22 +141,37 @@ impl EngineChoice {
     const NOT_OF_FLASH: [&str; 8] = [
         "eviction or refusal",
         "evicted",
-        "refused",
         "waits for room",
         "operations of engines that delay",
         "delayed before",
         "delayed after",
         "values found after a power cut",
+        "files: calls that failed",
+    ];
+
+    /// What an engine over RocksDB never does, beside what a plain engine never does. Its files are
+    /// the library's, which the engine calls. Its memory does not fill.
+    const NOT_OF_ROCKS: [&str; 5] = [
+        "refused",
+        "files: done in part",
+        "files: reads that failed",
+        "files: writes and syncs that failed",
+        "values found after a power cut",
     ];
 
     /// Whether runs over such engines may show what has this name in their report.
     pub fn may_show(self, name: &str) -> bool {
-        match self {
-            Self::Cache => !Self::NOT_OF_CACHE.contains(&name),
-            Self::Delaying => !Self::NOT_OF_DELAYING.contains(&name),
-            Self::Plain => !Self::NOT_OF_PLAIN.contains(&name),
-            Self::Flash => !Self::NOT_OF_FLASH.contains(&name),
-        }
+        let never: &[&str] = match self {
+            Self::Cache => &Self::NOT_OF_CACHE,
+            Self::Delaying => &Self::NOT_OF_DELAYING,
+            Self::Plain => &Self::NOT_OF_PLAIN,
+            Self::Flash => &Self::NOT_OF_FLASH,
+            Self::Rocks => &Self::NOT_OF_ROCKS,
+        };
+        let is_of_flash = self != Self::Flash && Self::OF_FLASH.contains(&name);
+        let is_kept = ["restarts after a power cut", "files: calls that failed"].contains(&name);
+        let is_of_others = self == Self::Rocks && !is_kept && Self::NOT_OF_PLAIN.contains(&name);
+        !never.contains(&name) && !is_of_flash && !is_of_others
     }
 }
 
@@ -180,13 +211,16 @@ pub enum Fault {
     /// The server is ended while clients work.
     End,
     /// The power is cut while clients work, and the server starts again. Only with engines over
-    /// logs, and without [`Self::DiskError`].
+    /// logs, and without [`Self::DiskError`]. A process over RocksDB is killed instead.
     PowerCut,
+    /// The disk has less space than the logs may take, until the calm phase. Only with engines over
+    /// logs.
+    Full,
 }
 
 impl Fault {
     /// All kinds, each with its name in `--without`.
-    pub const ALL: [(Self, &'static str); 16] = [
+    pub const ALL: [(Self, &'static str); 17] = [
         (Self::Cut, "cut"),
         (Self::Delay, "delay"),
         (Self::Reset, "reset"),
@@ -203,16 +237,17 @@ impl Fault {
         (Self::Limit, "limit"),
         (Self::End, "end"),
         (Self::PowerCut, "power-cut"),
+        (Self::Full, "full"),
     ];
 
-    const fn bit(self) -> u16 {
-        1 << self as u16
+    const fn bit(self) -> u32 {
+        1 << self as u32
     }
 }
 
 /// The faults of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Faults(u16);
+pub struct Faults(u32);
 
 impl Faults {
     /// Whether there are faults of this kind.
@@ -290,7 +325,8 @@ impl Options {
         for (fault, _) in Fault::ALL {
             let happens = match fault {
                 // They depend on the engine.
-                Fault::Late | Fault::Disk | Fault::DiskError | Fault::PowerCut => continue,
+                Fault::Late | Fault::Disk | Fault::DiskError => continue,
+                Fault::PowerCut | Fault::Full => continue,
                 Fault::Dump => chance("dump", 600),
                 Fault::Limit => chance("limit", LIMIT_PERMILLE),
                 Fault::End => chance("end", END_PERMILLE),
@@ -338,15 +374,22 @@ impl Options {
             EngineChoice::Cache => (false, !chance("engine", STORE_PERMILLE)),
             EngineChoice::Delaying => (true, !chance("engine", STORE_PERMILLE)),
             EngineChoice::Plain => (chance("files", FILES_PERMILLE), false),
-            EngineChoice::Flash => (true, false),
+            EngineChoice::Flash | EngineChoice::Rocks => (true, false),
         };
         let has_faults = is_late && chance("disk", DISK_PERMILLE);
         let has_errors = is_late && chance("disk errors", DISK_ERROR_PERMILLE);
         let faults = self.faults.with(Fault::Late, is_late).with(Fault::Disk, has_faults);
         let faults = faults.with(Fault::DiskError, has_errors);
-        let may_restart = engine == EngineChoice::Flash && !has_errors;
-        let faults = faults.with(Fault::PowerCut, may_restart);
-        Self { engine, evict, faults, ..self }
+        let is_flash = engine == EngineChoice::Flash;
+        let may_restart = matches!(engine, EngineChoice::Flash | EngineChoice::Rocks);
+        let faults = faults.with(Fault::PowerCut, may_restart && !has_errors);
+        let faults = faults.with(Fault::Full, is_flash && chance("full", FULL_PERMILLE));
+        let mut options = Self { engine, evict, faults, ..self };
+        if engine == EngineChoice::Rocks {
+            options.engines = self.engines.min(ROCKS_ENGINES_MAX);
+            options.memory_bytes += u64::from(options.engines) * ROCKS_MEMORY_BYTES;
+        }
+        options
     }
 
     /// The most connections (`-c`): one less than there are clients, or enough for all.
@@ -368,7 +411,8 @@ impl Options {
 
     /// Whether values leave the memory.
     pub(crate) fn has_cold_values(&self) -> bool {
-        self.engine == EngineChoice::Flash || self.keeps_old_values()
+        let is_on_disk = matches!(self.engine, EngineChoice::Flash | EngineChoice::Rocks);
+        is_on_disk || self.keeps_old_values()
     }
 
     /// Whether every value that was ever acknowledged stays in the files.

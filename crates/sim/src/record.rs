@@ -72,7 +72,8 @@ impl Record {
     }
 
     /// Adds a settled request with its replies. An operation that was answered with an error of the
-    /// disk has changed nothing and tells nothing.
+    /// disk, or whose item could not be read for lack of memory, has changed nothing and tells
+    /// nothing.
     ///
     /// Errors: a reply is not an outcome, or came before its request arrived.
     pub(crate) fn settle(
@@ -91,7 +92,8 @@ impl Record {
             return Ok(());
         }
         for (place, operation) in parts(asked) {
-            if asked.replies.iter().any(|(of, reply)| *of == place && is_disk_error(reply)) {
+            let says_nothing = |reply: &[u8]| is_disk_error(reply) || asked.is_unread(reply);
+            if asked.replies.iter().any(|(of, reply)| *of == place && says_nothing(reply)) {
                 continue;
             }
             let outcome = outcome(asked, place)?;

@@ -86,6 +86,16 @@ pub struct Coverage {
     pub reads_failed: u64,
     /// Writes of files, and syncs of their folder, that failed.
     pub writes_failed: u64,
+    /// Calls of the library that failed.
+    pub calls_failed: u64,
+    /// Operations on files that found no space.
+    pub files_full: u64,
+    /// Items on the disk that were not read, because there was no memory for them.
+    pub unread: u64,
+    /// Records of logs that were read because an item was not in memory.
+    pub cold_reads: u64,
+    /// Segments of logs whose garbage was collected.
+    pub collected: u64,
     /// Connections closed because a failed disk has lost a reply.
     pub lost_closes: u64,
     /// Requests that were answered with an error, because the disk has failed.
@@ -98,7 +108,7 @@ pub struct Coverage {
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 41;
+    pub const COUNT: usize = 46;
 
     pub(crate) fn of<E: Subject>(server: &Server<E>) -> Self {
         let disk = server.disk_counts();
@@ -110,6 +120,8 @@ impl Coverage {
             files_slow: disk.slow,
             reads_failed: disk.failed_reads,
             writes_failed: disk.failed_syncs,
+            calls_failed: disk.failed_calls,
+            files_full: disk.full,
             ..Self::default()
         };
         let shards = server.world.shards.iter().zip(&server.world.shared.totals.cores);
@@ -131,6 +143,10 @@ impl Coverage {
             seen.engines_held += counters.engines_held.value();
         }
         for index in server.world.shared.homes.all() {
+            let log = server.world.engines.inspect(index, E::log_counts);
+            seen.cold_reads += log.records_read;
+            seen.collected += log.segments_freed;
+            seen.expired += server.world.engines.inspect(index, E::found_expired);
             let delays = server.world.engines.inspect(index, E::delays);
             seen.delayed_before += delays.before;
             seen.delayed_after += delays.after;
@@ -150,6 +166,8 @@ impl Coverage {
             files_slow: 0,
             reads_failed: 0,
             writes_failed: 0,
+            calls_failed: 0,
+            files_full: 0,
             ..self
         }
     }
@@ -157,6 +175,7 @@ impl Coverage {
     /// Adds what only the clients know.
     pub(crate) fn with(self, tally: &Tally) -> Self {
         Self {
+            refused: self.refused.max(tally.refused),
             flush_reads: tally.flush_reads,
             leases: tally.leases,
             lease_fills: tally.lease_fills,
@@ -170,6 +189,7 @@ impl Coverage {
             without_cas: tally.without_cas,
             ends: tally.ends,
             lost_closes: tally.lost_closes,
+            unread: tally.unread,
             disk_errors: tally.disk_errors,
             after_power_cut: tally.after_power_cut,
             restarts: tally.restarts,
@@ -247,6 +267,11 @@ impl Coverage {
             ("files: slow", &mut self.files_slow),
             ("files: reads that failed", &mut self.reads_failed),
             ("files: writes and syncs that failed", &mut self.writes_failed),
+            ("files: calls that failed", &mut self.calls_failed),
+            ("files: no space", &mut self.files_full),
+            ("no memory for cold reads", &mut self.unread),
+            ("cold reads", &mut self.cold_reads),
+            ("segments collected", &mut self.collected),
             ("closed by a failed disk", &mut self.lost_closes),
             ("refused by a failed disk", &mut self.disk_errors),
             ("values found after a power cut", &mut self.after_power_cut),
@@ -274,7 +299,8 @@ impl Report {
     pub fn lacks(&self, options: &Options) -> Vec<&'static str> {
         let tally = &self.tally;
         let drawn = |is_drawn, count| if is_drawn { count } else { 1 };
-        let has_failed = options.has_cold_values() && self.coverage.writes_failed > 0;
+        let failed = self.coverage.writes_failed + self.coverage.calls_failed;
+        let has_failed = options.has_cold_values() && failed > 0;
         let ends = options.faults.has(Fault::End);
         let is_whole = !ends && !has_failed;
         // The last clients of a run store such values, unless a store is full.

@@ -22,6 +22,7 @@
 //! - I3  Ticks do not overlap, so no shard would ever find an engine held. In runs with `crew`
 //!   another core, which exists only as `hold`, holds engines for some time.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use kachel_engine::{Common as _, EngineIndex, KeyHasher, LeaseOptions, OpenEngines, Seeds};
@@ -81,6 +82,36 @@ pub(crate) struct Start {
     pub(crate) now_ns: u64,
     /// The seconds since [`START_UNIX_S`].
     pub(crate) passed_s: u64,
+}
+
+/// The server of a run, or of a part of it.
+pub(crate) struct Running<E: Subject>(Option<Server<E>>);
+
+impl<E: Subject> Running<E> {
+    pub(crate) fn new(server: Server<E>) -> Self {
+        Self(Some(server))
+    }
+
+    /// Ends the server, as a killed process ends, and begins another one. Only one of them has the
+    /// files open.
+    pub(crate) fn replace(&mut self, begin: impl FnOnce() -> Server<E>) {
+        self.0 = None;
+        self.0 = Some(begin());
+    }
+}
+
+impl<E: Subject> Deref for Running<E> {
+    type Target = Server<E>;
+
+    fn deref(&self) -> &Server<E> {
+        self.0.as_ref().expect("`replace` has begun another one")
+    }
+}
+
+impl<E: Subject> DerefMut for Running<E> {
+    fn deref_mut(&mut self) -> &mut Server<E> {
+        self.0.as_mut().expect("`replace` has begun another one")
+    }
 }
 
 /// The whole server.

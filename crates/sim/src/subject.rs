@@ -2,11 +2,13 @@
 //! memory is accounted for.
 //!
 //! Upstream:   `server` and `audit`, which know no kind of engine.
-//! Downstream: the cache, the delaying engine over caches, the plain engine, and the engine over a
-//!             log.
+//! Downstream: the cache, the delaying engine over caches, the plain engine, the engine over a log,
+//!             and the engine over RocksDB.
 
 use kachel_cache::{Cache, Pool};
-use kachel_flash::Flash;
+use kachel_engine::Engine as _;
+use kachel_flash::{Flash, FlashCounts};
+use kachel_rocks::Rocks;
 use kachel_shard::FileEngine;
 use kachel_testkit::{DelayCounts, Delaying, Plain, Uncounted, World};
 
@@ -17,6 +19,16 @@ pub(crate) trait Subject: FileEngine + Sized {
 
     /// The counts of what it has delayed.
     fn delays(&self) -> DelayCounts;
+
+    /// The counts of what it has done with its log, if it has one.
+    fn log_counts(&self) -> FlashCounts {
+        FlashCounts::default()
+    }
+
+    /// The items that it has found expired, if its statistics do not say how many it has removed.
+    fn found_expired(&self) -> u64 {
+        0
+    }
 
     /// The bytes of the budget that the engines of a server have for indexes and items.
     fn charged_bytes(world: &World<Uncounted, Self>) -> u64;
@@ -77,12 +89,38 @@ impl Subject for Flash {
         DelayCounts::default()
     }
 
+    fn log_counts(&self) -> FlashCounts {
+        self.counts()
+    }
+
     fn charged_bytes(world: &World<Uncounted, Self>) -> u64 {
         charged_by_caches(world, world.engines.common().pool())
     }
 
     fn audit_empty(world: &World<Uncounted, Self>) -> Result<(), String> {
         audit_empty_caches(world, world.engines.common().pool())
+    }
+}
+
+impl Subject for Rocks {
+    /// Its databases count items until a compaction drops them.
+    const COUNTS_DEAD: bool = true;
+
+    fn delays(&self) -> DelayCounts {
+        DelayCounts::default()
+    }
+
+    fn found_expired(&self) -> u64 {
+        self.stats().found_expired
+    }
+
+    /// Called while nothing waits. A value is charged until it is written.
+    fn charged_bytes(_world: &World<Uncounted, Self>) -> u64 {
+        0
+    }
+
+    fn audit_empty(_world: &World<Uncounted, Self>) -> Result<(), String> {
+        Ok(())
     }
 }
 

@@ -51,7 +51,10 @@ const ROOMS: [(&str, &[&str]); 31] = [
     ("client", &[]),
     ("cluster", &[]),
     ("check", &[]),
-    ("sim", &["io", "net", "wire", "shard", "engine", "cache", "flash", "check", "testkit"]),
+    (
+        "sim",
+        &["io", "net", "wire", "shard", "engine", "cache", "flash", "rocks", "check", "testkit"],
+    ),
     ("load", &["io", "wire"]),
     ("lab", &["io", "load", "engine", "cache"]),
     ("stdx", &[]),

@@ -14,8 +14,8 @@ const TOGETHER: usize = 5;
 /// The bytes that are written for each byte stored. Measured: 2.24.
 const WRITTEN_PER_STORED_MAX: f64 = 2.5;
 
-/// Random items of a log that is two fifths full are replaced, again and again. What is written
-/// beside them is the copies of the collection of garbage, the heads of segments, and the padding of
+/// Random items of a log that is two fifths full are replaced, again and again. Beside them the
+/// engine writes the copies of the collection of garbage, the heads of segments, and the padding of
 /// commits.
 #[test]
 fn a_steady_overwrite_writes_few_bytes_for_each_byte_stored() {

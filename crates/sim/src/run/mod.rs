@@ -26,7 +26,8 @@ use crate::options::{EngineChoice, Fault, Options};
 use crate::queue::{Event, Queue};
 use crate::record::{Moment, Record};
 use crate::report::{Coverage, Report};
-use crate::server::{Server, Start};
+use crate::rocks_place::new_rocks_store;
+use crate::server::{Running, Server, Start};
 use crate::subject::Subject;
 use crate::trace::Trace;
 
@@ -59,8 +60,12 @@ pub fn run(options: &Options) -> Result<Report, String> {
             Run::new(options, &PlainOpener(folder), disk, None).all()
         }
         EngineChoice::Flash => {
-            let disk = RunDisk::new(options);
+            let mut disk = RunDisk::new(options);
             let log_bytes = if options.has_large() { 4 * LOG_BYTES } else { LOG_BYTES };
+            if options.faults.has(Fault::Full) {
+                let percent = Random::for_purpose(options.seed, "space").between(40, 80);
+                disk.limit_space(log_bytes * u64::from(options.engines) * percent / 100);
+            }
             let files = FlashFiles::of_space(disk.disk(), SEGMENT_BYTES, log_bytes);
             let opener = files.opener();
             let reopen = Box::new(move |disk: RunDisk, queue: &mut Queue, start| {
@@ -68,6 +73,14 @@ pub fn run(options: &Options) -> Result<Report, String> {
                 Server::new(options, &opener, Some(disk), queue, start)
             });
             Run::new(options, &opener, Some(disk), Some(reopen)).all()
+        }
+        EngineChoice::Rocks => {
+            let opener = new_rocks_store().map_err(|error| error.to_string())?;
+            let again = opener.clone();
+            let reopen = Box::new(move |disk: RunDisk, queue: &mut Queue, start| {
+                Server::new(options, &again, Some(disk), queue, start)
+            });
+            Run::new(options, &opener, Some(RunDisk::new(options)), Some(reopen)).all()
         }
     }
 }
@@ -79,7 +92,7 @@ type Reopen<'o, E> = Box<dyn Fn(RunDisk, &mut Queue, Start) -> Server<E> + 'o>;
 struct Run<'o, E: Subject> {
     options: &'o Options,
     queue: Queue,
-    server: Server<E>,
+    server: Running<E>,
     /// If its engines survive a power cut.
     reopen: Option<Reopen<'o, E>>,
     /// What the servers before the last power cut have done.
@@ -134,7 +147,7 @@ impl<'o, E: Subject> Run<'o, E> {
         Self {
             options,
             queue,
-            server,
+            server: Running::new(server),
             reopen,
             seen_before: Coverage::default(),
             clients,
@@ -301,7 +314,7 @@ impl<'o, E: Subject> Run<'o, E> {
             }
             self.asker.pressing = true;
         }
-        let world = &self.server.world;
+        let Server { world, failures, .. } = &mut *self.server;
         let mut around = Around {
             now_ns: self.now_ns,
             clock_ns: self.now_ns + self.jumped_ns,
@@ -310,7 +323,7 @@ impl<'o, E: Subject> Run<'o, E> {
             asker: &mut self.asker,
             tally: &mut self.tally,
             pinned_closes: &mut self.pinned_closes,
-            failures: &mut self.server.failures,
+            failures,
             end: self.end,
         };
         self.clients[client].step(|| world.connect(), &mut around);
@@ -339,6 +352,7 @@ impl<'o, E: Subject> Run<'o, E> {
                 let failures = &mut self.server.failures;
                 failures.excuse_errors(&asked)?;
                 self.tally.disk_errors += asked.disk_errors().count() as u64;
+                self.tally.unread += asked.unread().count() as u64;
                 if asked.disk_errors().next().is_some() && failures.has_failed_read() {
                     self.kept.lose(&asked);
                 } else {
@@ -423,7 +437,8 @@ impl<'o, E: Subject> Run<'o, E> {
         // The disk goes on with its counts.
         self.seen_before = self.seen().without_files();
         let start = Start { now_ns: self.now_ns, passed_s: self.clock_ns() / SECOND_NS };
-        self.server = reopen(disk, &mut self.queue, start);
+        let queue = &mut self.queue;
+        self.server.replace(|| reopen(disk, queue, start));
         self.reopen = Some(reopen);
         if !self.stormy {
             self.server.calm();

@@ -22,8 +22,8 @@
 //!         connect as may, and one more     one is rejected, and its place is used again (I9)
 //! expire  if no item has expired yet:
 //!         a client stores one that does    the item has expired, and a client has requested it
-//! cut     in the same runs: the power is
-//!         cut again (I11)                  the server has started
+//! cut     in the runs with a power cut:
+//!         it is cut again (I11)            the server has started
 //! empty   one flush, counters are reset,
 //!         all hot keys are read            all memory is given back; then it is audited
 //! ```
@@ -44,7 +44,7 @@
 //! - I10 After a power cut at the end, the values of all stores that were acknowledged are in the
 //!   files of plain engines.
 //! - I11 A server starts after a power cut, and the history goes on: what was acknowledged is
-//!   there.
+//!   there. Over RocksDB the process is killed instead.
 
 use std::collections::BTreeSet;
 
@@ -320,7 +320,10 @@ impl<E: Subject> Run<'_, E> {
         // Some values are evicted before they are requested.
         let padding = self.options.padding_max();
         let hoarders = pinned_max / padding * 2;
-        for _ in 0..hoarders.min(u64::from(self.options.connections_max() - 1)) {
+        // The client of the next phase needs a place, too.
+        let taken = 1 + self.clients.iter().filter(|client| client.is_connected()).count();
+        let places = (self.options.connections_max() as usize).saturating_sub(taken);
+        for _ in 0..hoarders.min(places as u64) {
             let index = self.arrive();
             let [set, get] = self.asker.own(padding, 0);
             self.at(index, |client, around| client.send(vec![set], b"", around));

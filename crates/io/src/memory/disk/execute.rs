@@ -58,6 +58,10 @@ impl DiskState {
                 self.collect();
                 Ok(0)
             }
+            FileWork::Call(_) if !is_done => {
+                self.counts.failed_calls += 1;
+                Ok(0)
+            }
             _ if !is_done => Ok(0),
             FileWork::Call(call) => call.call(),
             FileWork::Open { folder, name, mode, opened, .. } => {

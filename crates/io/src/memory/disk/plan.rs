@@ -152,6 +152,8 @@ pub struct DiskCounts {
     pub failed_reads: u64,
     /// Syncs and durable writes that failed.
     pub failed_syncs: u64,
+    /// Calls that were not made.
+    pub failed_calls: u64,
     /// Operations that found no space.
     pub full: u64,
     /// Operations that were cancelled.

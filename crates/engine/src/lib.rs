@@ -63,7 +63,8 @@ pub use item::{Facts, ItemView, Wanted};
 pub use kachel_stdx::{DurableWord, Sequence};
 pub use kept::{
     FLUSH_BYTES_MAX, FLUSH_FILE, FileReports, FlushesRefused, KeptFlushes, KeptPrefix, KeptSeconds,
-    RESERVED_TOKENS, Tokens, WaitingPrefixes, engine_folder, is_engine_folder,
+    RESERVED_TOKENS, StartFound, StartReport, Tokens, WaitingPrefixes, engine_folder,
+    is_engine_folder,
 };
 pub use key::{EngineIndex, KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use last_dead::{DeadFound, LastDead};

@@ -21,15 +21,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kachel_engine::{
-    FLUSH_BYTES_MAX, FLUSH_FILE, KeptFlushes, PARTITIONS, engine_folder, is_engine_folder,
+    FLUSH_BYTES_MAX, FLUSH_FILE, KeptFlushes, PARTITIONS, StartReport, engine_folder,
+    is_engine_folder,
 };
-use kachel_host::{DataFolder, NEW_SUFFIX, entropy, first_foreign, read_if_there};
-use kachel_io::{AnyIo, Choice, FolderHandle, Limits};
+use kachel_host::{DataFolder, Level, NEW_SUFFIX, entropy, first_foreign, log, read_if_there};
+use kachel_io::{AnyIo, Choice, Clock as _, FolderHandle, Limits, SystemClock};
 use kachel_log::{
     Geometry, LOG_FILE, LogIdentity, ROOT_BYTES_MAX, ROOT_FILE, Root, Task, create_log,
 };
+use kachel_stdx::plural;
 
-use crate::opening::StoreFiles;
+use crate::opening::{StartNews, StoreFiles, WatchStart};
 use crate::shared::KeepFlushes;
 
 /// The kind of the engines, in the root file.
@@ -101,6 +103,32 @@ struct Keeper(Arc<DataFolder>);
 impl KeepFlushes for Keeper {
     fn keep(&mut self, flushes: &KeptFlushes) -> io::Result<()> {
         self.0.replace(FLUSH_FILE, flushes.text().as_bytes())
+    }
+}
+
+/// Writes the lines about a start to the log of the process.
+#[derive(Debug)]
+struct Watcher(StartReport);
+
+impl WatchStart for Watcher {
+    fn tell(&mut self, news: StartNews) {
+        let Self(report) = self;
+        let now_ns = SystemClock.now_ns();
+        match news {
+            StartNews::Read { engine, done_bytes, of_bytes } => {
+                if let Some(line) = report.progress(engine, (done_bytes, of_bytes), now_ns) {
+                    log(Level::Info, format_args!("{line}"), &[]);
+                }
+            }
+            StartNews::CutShort { engine, offset } => {
+                let line = report.cut_short(engine, offset);
+                log(Level::Warning, format_args!("{line}"), &[]);
+            }
+            StartNews::Opened(found) => {
+                let line = report.end(&found, now_ns);
+                log(Level::Info, format_args!("{line}"), &found.fields());
+            }
+        }
     }
 }
 
@@ -194,6 +222,11 @@ impl StoreFiles for FlashDirectory {
         Box::new(Keeper(Arc::clone(&self.folder)))
     }
 
+    fn watch(&mut self) -> Box<dyn WatchStart> {
+        let (path, engines) = (self.folder.path(), self.root.engines);
+        Box::new(Watcher(StartReport::new(path, engines, SystemClock.now_ns())))
+    }
+
     fn finish(&mut self) -> io::Result<()> {
         if self.is_new {
             let path = self.folder.path().to_owned();
@@ -203,6 +236,10 @@ impl StoreFiles for FlashDirectory {
             let written = written.and_then(|()| self.folder.replace(ROOT_FILE, text.as_bytes()));
             written.map_err(|error| refused(&path, error))?;
             self.is_new = false; // Y2
+            let (path, engines) = (path.display(), self.root.engines);
+            let noun = plural(engines.into(), "engine", "engines");
+            let line = format_args!("--data {path}: a new store of {engines} {noun} is made");
+            log(Level::Info, line, &[]);
         }
         Ok(())
     }

@@ -48,6 +48,6 @@ mod writing;
 
 pub use directory::{DIRECTORY_FILES_MAX, FlashDirectory, engines_of};
 pub use engine::{Flash, FlashCounts};
-pub use opening::{FlashOpener, FlashOptions, StoreFiles};
+pub use opening::{FlashOpener, FlashOptions, StartNews, StoreFiles, WatchStart};
 pub use reader::FlashReader;
 pub use shared::{FlashCommon, KeepFlushes};

@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use kachel_cache::CacheOpener;
 use kachel_engine::{
-    DurableWord, Engine as _, FLUSH_FILE, KeptFlushes, OpenEngines, Opening, Tokens,
+    DurableWord, Engine as _, FLUSH_FILE, KeptFlushes, OpenEngines, Opening, StartFound, Tokens,
 };
 use kachel_io::FolderHandle;
-use kachel_log::{Geometry, LogIdentity, LogOptions, SyncMode, Task, open_log};
+use kachel_log::{
+    FoundRecord, Geometry, LogIdentity, LogOptions, Replay, SyncMode, Task, open_log,
+};
 use kachel_stdx::is_before;
 
 use crate::acknowledgement::Acknowledgements;
@@ -52,11 +54,71 @@ pub trait StoreFiles: Debug {
     /// Keeps the flushes of this process.
     fn keeper(&mut self) -> Box<dyn KeepFlushes>;
 
+    /// Who is told of the start. Without it nobody is.
+    fn watch(&mut self) -> Box<dyn WatchStart> {
+        Box::new(())
+    }
+
     /// All folders have a log. A new store counts as made from now on.
     ///
     /// Errors: that could not be written.
     fn finish(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Is told how far a start is, and what it has found.
+pub trait WatchStart: Debug + Send {
+    /// The start has got so far.
+    fn tell(&mut self, news: StartNews);
+}
+
+/// Nobody is told.
+impl WatchStart for () {
+    fn tell(&mut self, _news: StartNews) {}
+}
+
+/// What a start tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartNews {
+    /// This number of bytes of the log of an engine is read, of `of_bytes`.
+    Read {
+        /// The engine.
+        engine: u16,
+        /// The bytes.
+        done_bytes: u64,
+        /// All bytes that are to be read.
+        of_bytes: u64,
+    },
+    /// A crash has cut the last commit of an engine's log short, at this offset.
+    CutShort {
+        /// The engine.
+        engine: u16,
+        /// Where in the log.
+        offset: u64,
+    },
+    /// All engines are open.
+    Opened(StartFound),
+}
+
+/// The records of a log for their owner, while somebody watches.
+struct Watched {
+    engine: u16,
+    found: Found,
+    watch: Box<dyn WatchStart>,
+}
+
+impl Replay for Watched {
+    fn record(&mut self, found: FoundRecord<'_>) -> Result<(), String> {
+        self.found.record(found)
+    }
+
+    fn progress(&mut self, done_bytes: u64, of_bytes: u64) {
+        self.watch.tell(StartNews::Read { engine: self.engine, done_bytes, of_bytes });
+    }
+
+    fn cut_short(&mut self, offset: u64) {
+        self.watch.tell(StartNews::CutShort { engine: self.engine, offset });
     }
 }
 
@@ -119,26 +181,32 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
         let folders = folders.into_iter().collect::<io::Result<Vec<_>>>()?;
         files.finish()?;
         let mut kept = settled(kept, &opening.start);
-        let mut opened = Vec::new();
-        for (number, folder) in (0..).zip(folders) {
+        let (mut opened, mut watch) = (Vec::new(), files.watch());
+        let mut sums = StartFound::default();
+        for (engine, folder) in (0..).zip(folders) {
             let found = Found::new(geometry, Arc::clone(&opening.budget), kept.epoch);
             let options = LogOptions {
                 folder,
-                identity: LogIdentity { store: files.identity(), engine: number.into() },
+                identity: LogIdentity { store: files.identity(), engine: engine.into() },
                 geometry,
                 mode: sync,
                 from: 0,
                 durable: Arc::default(),
             };
-            let log = files.run(open_log(options, found))?;
-            let (log, found) = log.map_err(|refusal| io::Error::other(refusal.to_string()))?;
-            let found = found
-                .whole()
-                .map_err(|why| io::Error::other(format!("{}: {why}", files.path(number))))?;
+            let log = files.run(open_log(options, Watched { engine, found, watch }))?;
+            let (log, watched) = log.map_err(|refusal| io::Error::other(refusal.to_string()))?;
+            watch = watched.watch;
+            let found = watched.found.whole();
+            let found =
+                found.map_err(|why| io::Error::other(format!("{}: {why}", files.path(engine))))?;
+            sums.items += found.index.len() as u64;
+            sums.live_bytes += found.index.live_bytes() + found.index.grave_bytes();
+            sums.file_bytes += log.file_bytes();
             opened.push((log, found));
         }
         let newest = opened.iter().map(|(_, found)| found.prefixes.newest).max();
         is_as_new(&kept, newest.unwrap_or(0))?;
+        watch.tell(StartNews::Opened(sums));
         let newest = opened.iter().map(|(_, found)| found.newest_epoch);
         let newest = newest.reduce(|one, other| if is_before(one, other) { other } else { one });
         let mut keeper = files.keeper();

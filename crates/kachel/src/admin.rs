@@ -157,7 +157,7 @@ impl AdminSource for Progress {
     fn not_ready(&self) -> Option<&'static str> {
         match self.phase() {
             ServePhase::Serving => None,
-            ServePhase::Starting => Some("starting; with -e the items are loaded first"),
+            ServePhase::Starting => Some("starting; kept items are loaded first"),
             ServePhase::Draining => Some("draining"),
             ServePhase::Ending => Some("ending"),
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kachel_testkit::{FakeRocksdb, Launch, Server};
+use kachel_testkit::{FakeRocksdb, Launch, Server, wait_until};
 use tempfile::TempDir;
 
 /// Starts a server over a folder.
@@ -67,6 +67,24 @@ fn expect_refusal(data: &Path, more: &[&str], wanted: &str) {
     let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
     let changed: Vec<_> = before.keys().chain(after.keys()).filter(differs).collect();
     assert!(changed.is_empty(), "{wanted:?} has changed {changed:?}");
+}
+
+#[test]
+fn a_start_says_what_it_has_made_or_found() {
+    let place = tempfile::tempdir().expect("a folder");
+    let data = place.path().join("data");
+    let server = try_start(&data, &[]).unwrap_or_else(|said| panic!("{said}"));
+    let line = format!("--data {}: a new store of 2 engines is made", data.display());
+    wait_until("the line of a new store", || server.log().contains(&line));
+    for key in ["a", "b", "c"] {
+        let reply = server.connect().ask(&format!("set {key} 0 0 1\r\nx\r\n"), "\r\n");
+        assert_eq!(reply, "STORED\r\n");
+    }
+    kill(server);
+    let server = try_start(&data, &[]).unwrap_or_else(|said| panic!("{said}"));
+    let line = format!("--data {}: found 3 items, which take 1 of ", data.display());
+    wait_until("the line of a start", || server.log().contains(&line));
+    assert!(!server.log().contains("a new store"), "{}", server.log());
 }
 
 #[test]

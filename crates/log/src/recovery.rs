@@ -164,6 +164,8 @@ pub fn open_log<R: Replay>(
             from: options.from,
             end: 1,
             durable: options.from,
+            segments_done: 0,
+            segments_of: 0,
         };
         recovery.read_heads(bytes as u64).await?;
         let found = recovery.read_segments().await?;
@@ -200,6 +202,9 @@ struct Recovery<R> {
     end: u64,
     /// Something says that the records below this sequence were durable.
     durable: u64,
+    /// The segments that were read, and those that are to be read.
+    segments_done: u64,
+    segments_of: u64,
 }
 
 impl<R: Replay> Recovery<R> {
@@ -299,6 +304,7 @@ impl<R: Replay> Recovery<R> {
                 State::Closed { first, end } => closed.push((used, first, end)),
             }
         }
+        self.segments_of = (closed.len() + open.len()) as u64;
         closed.sort_unstable_by_key(|(used, ..)| used.generation); // V1
         open.sort_unstable_by_key(|used| used.generation);
         for (used, first, end) in closed {
@@ -314,6 +320,7 @@ impl<R: Replay> Recovery<R> {
                     self.reader.survey(&mut walk).await?;
                     self.durable = self.durable.max(walk.durable);
                     plan.empty.push(used);
+                    self.advance();
                 }
             }
         }
@@ -323,6 +330,7 @@ impl<R: Replay> Recovery<R> {
             let end = following.expect("the last one is behind all").1;
             if *first == end {
                 plan.empty.push(*used); // The following one is its copy.
+                self.advance();
             } else {
                 self.read_whole(*used, *first, end).await?;
                 plan.full.push((*used, *first, end));
@@ -330,6 +338,13 @@ impl<R: Replay> Recovery<R> {
         }
         self.judge_end(&plan).await?;
         Ok(plan)
+    }
+
+    /// A segment is read.
+    fn advance(&mut self) {
+        self.segments_done += 1;
+        let bytes = self.file.geometry.segment_bytes();
+        self.replay.progress(self.segments_done * bytes, self.segments_of * bytes);
     }
 
     /// Gives the owner the records of a segment, from `first` to before `end`.
@@ -341,17 +356,18 @@ impl<R: Replay> Recovery<R> {
         self.end = end;
         // A segment that was the last one at a start after `from` has moved, and ends there or
         // behind it.
-        if end < self.from {
-            return Ok(());
+        if end >= self.from {
+            give_whole(&mut self.reader, &mut walk, first..end, &mut self.replay).await?;
+            self.durable = self.durable.max(walk.durable);
         }
-        give_whole(&mut self.reader, &mut walk, first..end, &mut self.replay).await?;
-        self.durable = self.durable.max(walk.durable);
+        self.advance();
         Ok(())
     }
 
     /// Finds the end of the log, and whether it may end there.
     async fn judge_end(&mut self, plan: &Plan) -> Result<(), Refusal> {
         let offset;
+        let mut is_cut_short = false;
         if let Some((used, first)) = plan.last {
             let mut walk = Walk::new(&self.file, used.segment, used.generation);
             if first < self.end {
@@ -362,6 +378,7 @@ impl<R: Replay> Recovery<R> {
             offset = walk.place();
             self.reader.survey(&mut walk).await?;
             self.durable = self.durable.max(walk.durable);
+            is_cut_short = walk.is_in_commit();
         } else {
             let closed = self.table.iter().map(|entry| entry.header.closed_end).max();
             self.end = self.end.max(closed.unwrap_or(1));
@@ -370,6 +387,9 @@ impl<R: Replay> Recovery<R> {
         }
         if self.durable > self.end {
             return Err(self.refused(offset, Cause::Damaged(Some(self.end))));
+        }
+        if is_cut_short {
+            self.replay.cut_short(offset);
         }
         Ok(())
     }
@@ -443,6 +463,7 @@ impl<R: Replay> Recovery<R> {
                 Step::End => return Err(self.refused(walk.place(), Cause::Damaged(walk.sequence))),
             }
         }
+        self.advance();
         log.sync();
         self.drive(log).await?;
         log.segments_mut().change(target, generation, State::Open, Purpose::Change);

@@ -53,6 +53,16 @@ pub trait Replay: Send + 'static {
     ///
     /// Errors: the owner cannot accept the record, so the start ends.
     fn record(&mut self, found: FoundRecord<'_>) -> Result<(), String>;
+
+    /// The start has read this number of bytes, of `of_bytes`. It is told after each segment.
+    fn progress(&mut self, done_bytes: u64, of_bytes: u64) {
+        let _nobody_asks = (done_bytes, of_bytes);
+    }
+
+    /// A crash has cut the last commit short. What is left of it is whole up to this offset.
+    fn cut_short(&mut self, offset: u64) {
+        let _nobody_asks = offset;
+    }
 }
 
 /// A use of a segment.

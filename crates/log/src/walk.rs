@@ -229,18 +229,23 @@ impl Walk {
 
     /// Where the next record or leader is.
     pub(crate) const fn place(&self) -> u64 {
-        if self.offset < self.commit_end {
+        if self.is_in_commit() {
             self.offset
         } else {
             self.offset.next_multiple_of(UNIT_BYTES as u64)
         }
     }
 
+    /// Whether the commit to which the walk has come has not all of its records yet.
+    pub(crate) const fn is_in_commit(&self) -> bool {
+        self.offset < self.commit_end
+    }
+
     /// Goes to the next commit or record.
     ///
     /// Errors: its bytes are absent, or of a later version.
     pub(crate) fn step(&mut self, window: &Window) -> Result<Step, Halt> {
-        if self.offset < self.commit_end {
+        if self.is_in_commit() {
             return self.step_in_commit(window);
         }
         let offset = self.place();

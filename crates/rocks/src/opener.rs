@@ -9,7 +9,9 @@
 use std::io;
 use std::sync::Arc;
 
-use kachel_engine::{OpenEngines, Opening, Tokens};
+use kachel_engine::{OpenEngines, Opening, StartFound, StartReport, Tokens};
+use kachel_host::{Level, log};
+use kachel_io::{Clock as _, SystemClock};
 
 use crate::change::Change;
 use crate::database::{BlockCache, DATABASE_FILES_MAX, Database, DatabaseOptions};
@@ -98,6 +100,8 @@ impl OpenEngines for RocksOpener {
         let strict = if matches!(sync, RocksSync::Always) { STRICT_LOG } else { "" };
         let text = format!("{strict}{text}");
         let options = DatabaseOptions { creates, write_buffer_bytes, text };
+        let mut report = StartReport::new(data, opening.engines, SystemClock.now_ns());
+        let mut sums = StartFound { is_estimate: true, ..StartFound::default() };
         let mut engines = Vec::new();
         for (number, folder) in (0..).zip(folders) {
             let filter = Arc::new(RecordFilter::new(Arc::clone(common.heap().flushes())));
@@ -108,6 +112,13 @@ impl OpenEngines for RocksOpener {
             let noted = noted(&database, number, opening.engines);
             let (tokens, note) = noted.map_err(|why| of_folder(&why))?;
             common.resume((number, &note), &opening.start).map_err(|why| of_folder(&why))?;
+            let measured = database.measure();
+            sums.items += database.items();
+            sums.live_bytes += measured.live_bytes;
+            sums.file_bytes += measured.disk_bytes;
+            if let Some(line) = report.opened(number, SystemClock.now_ns()) {
+                log(Level::Info, format_args!("{line}"), &[]);
+            }
             let (common, hasher, sync) = (common.clone(), opening.hasher, *sync);
             engines.push(Rocks::new(Parts {
                 number,
@@ -121,6 +132,8 @@ impl OpenEngines for RocksOpener {
             }));
         }
         common.finish_directory()?;
+        let line = report.end(&sums, SystemClock.now_ns());
+        log(Level::Info, format_args!("{line}"), &sums.fields());
         Ok(engines)
     }
 }

@@ -1,5 +1,6 @@
 //! What engines with files have in common: numbers that keep their meaning over a restart, the
-//! file of the flushes, the names of their folders, and the reports about their files.
+//! file of the flushes, the names of their folders, and the reports about their files and their
+//! starts.
 //!
 //! Upstream:   the engines `flash` and `rocks`.
 //! Downstream: `key`, `time`, `verb` and `report`.
@@ -8,6 +9,7 @@ mod flushes;
 mod folders;
 mod reports;
 mod seconds;
+mod start_report;
 mod tokens;
 
 pub use flushes::{
@@ -16,4 +18,5 @@ pub use flushes::{
 pub use folders::{engine_folder, is_engine_folder};
 pub use reports::FileReports;
 pub use seconds::KeptSeconds;
+pub use start_report::{StartFound, StartReport};
 pub use tokens::{RESERVED_TOKENS, Tokens};

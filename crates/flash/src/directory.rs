@@ -16,6 +16,7 @@
 //! - Y2  The root file is written last, so a store with a root file has all of its parts. If one is
 //!   missing, the directory is refused: a part that was made anew would be empty.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,25 +47,67 @@ fn refused(path: &Path, why: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("--data {}: {why}", path.display()))
 }
 
+/// Why the store of a directory is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreRefused {
+    /// There is no store.
+    Missing,
+    /// The store is of another engine.
+    OtherEngine(String),
+    /// Another process has it open.
+    Open,
+    /// Another reason, as a sentence without the directory.
+    Other(String),
+    /// Another reason, as a sentence that names its file.
+    OfFile(String),
+}
+
+impl StoreRefused {
+    /// The kernel has failed.
+    pub(crate) fn of_kernel(error: io::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+
+    /// The lock of the directory cannot be taken.
+    pub(crate) fn of_lock(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::ResourceBusy {
+            return Self::Open;
+        }
+        Self::of_kernel(error)
+    }
+}
+
+impl std::fmt::Display for StoreRefused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Missing => write!(f, "has no {ROOT_FILE}, so there is no store"),
+            Self::OtherEngine(found) => {
+                write!(f, "is of another engine ({found}; asked for is {ENGINE})")
+            }
+            Self::Open => f.write_str("a server has the directory open"),
+            Self::Other(why) | Self::OfFile(why) => f.write_str(why),
+        }
+    }
+}
+
 /// The root of a store. `None` if there is no store yet.
 ///
 /// Errors: the directory is another program's, another engine's, or another version's.
-fn root_of(path: &Path) -> io::Result<Option<Root>> {
+pub(crate) fn root_in(path: &Path) -> Result<Option<Root>, StoreRefused> {
     let found = read_if_there(&path.join(ROOT_FILE), ROOT_BYTES_MAX as u64);
-    let Some(content) = found.map_err(|error| refused(path, error))? else {
-        return match first_foreign(path, is_ours).map_err(|error| refused(path, error))? {
+    let Some(content) = found.map_err(StoreRefused::of_kernel)? else {
+        return match first_foreign(path, is_ours).map_err(StoreRefused::of_kernel)? {
             None => Ok(None),
-            Some(name) => Err(refused(path, format_args!("has {name} and no {ROOT_FILE}"))),
+            Some(name) => Err(StoreRefused::Other(format!("has {name} and no {ROOT_FILE}"))),
         };
     };
-    if content.starts_with(b"kachel data, ") {
-        return Err(refused(path, "is of another engine (asked for is flash)"));
+    if let Some(found) = other_engine(&content) {
+        return Err(StoreRefused::OtherEngine(found));
     }
-    let of_root = |why: &dyn std::fmt::Display| refused(path, format_args!("{ROOT_FILE}: {why}"));
+    let of_root = |why: &dyn std::fmt::Display| StoreRefused::Other(format!("{ROOT_FILE}: {why}"));
     let root = Root::parse(&content).map_err(|cause| of_root(&cause))?;
     if root.engine != ENGINE {
-        let why = format_args!("is of another engine ({}; asked for is {ENGINE})", root.engine);
-        return Err(refused(path, why));
+        return Err(StoreRefused::OtherEngine(root.engine));
     }
     if u32::from(root.engines) > PARTITIONS {
         return Err(of_root(&"it is damaged"));
@@ -72,8 +115,47 @@ fn root_of(path: &Path) -> io::Result<Option<Root>> {
     Ok(Some(root))
 }
 
+/// The engine in a root file that is not one of `Root`.
+fn other_engine(content: &[u8]) -> Option<String> {
+    let rest = content.strip_prefix(b"kachel data, ")?;
+    let text = String::from_utf8_lossy(rest);
+    let found = text.lines().find_map(|line| line.strip_prefix("engine "));
+    Some(found.unwrap_or("unknown").to_owned())
+}
+
+/// The root of a store that a server opens.
+fn root_of(path: &Path) -> io::Result<Option<Root>> {
+    root_in(path).map_err(|why| refused(path, why))
+}
+
+/// The content of the file of flushes.
+///
+/// Errors: it is missing or damaged, in a sentence without its name.
+pub(crate) fn read_flush(path: &Path) -> Result<Vec<u8>, String> {
+    let found = read_if_there(&path.join(FLUSH_FILE), FLUSH_BYTES_MAX);
+    let content = found.map_err(|error| error.to_string())?;
+    let content = content.ok_or("the file is missing")?;
+    KeptFlushes::parse(&content).map_err(|why| why.to_string())?;
+    Ok(content)
+}
+
+/// A backend for the files of a store.
+pub(crate) fn backend() -> io::Result<AnyIo> {
+    let limits = Limits { sockets_max: 16, ..Limits::default() };
+    kachel_io::open(Choice::default(), limits)
+}
+
+/// The folder of an engine.
+pub(crate) fn open_folder(path: &Path) -> io::Result<FolderHandle> {
+    let opened = File::open(path)?;
+    if !opened.metadata()?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(FolderHandle::new(opened.into(), &path.display().to_string()))
+}
+
 /// Whether a start of ours may leave this name in a directory without a root file.
-fn is_ours(name: &str) -> bool {
+pub(crate) fn is_ours(name: &str) -> bool {
     let file = name.strip_suffix(NEW_SUFFIX);
     name == FLUSH_FILE
         || [Some(ROOT_FILE), Some(FLUSH_FILE)].contains(&file)
@@ -94,6 +176,8 @@ pub struct FlashDirectory {
     root: Root,
     /// Whether there is no root file yet (Y2).
     is_new: bool,
+    /// Whether this process has made the store.
+    is_made: bool,
     io: AnyIo,
 }
 
@@ -108,11 +192,15 @@ impl KeepFlushes for Keeper {
 
 /// Writes the lines about a start to the log of the process.
 #[derive(Debug)]
-struct Watcher(StartReport);
+struct Watcher {
+    report: StartReport,
+    /// Whether there is nothing to be found.
+    is_new: bool,
+}
 
 impl WatchStart for Watcher {
     fn tell(&mut self, news: StartNews) {
-        let Self(report) = self;
+        let Self { report, is_new } = self;
         let now_ns = SystemClock.now_ns();
         match news {
             StartNews::Read { engine, done_bytes, of_bytes } => {
@@ -124,6 +212,7 @@ impl WatchStart for Watcher {
                 let line = report.cut_short(engine, offset);
                 log(Level::Warning, format_args!("{line}"), &[]);
             }
+            StartNews::Opened(_) if *is_new => {}
             StartNews::Opened(found) => {
                 let line = report.end(&found, now_ns);
                 log(Level::Info, format_args!("{line}"), &found.fields());
@@ -159,9 +248,8 @@ impl FlashDirectory {
             engines,
             segment_bytes: Geometry::of_space(space, engines).segment_bytes(),
         });
-        let limits = Limits { sockets_max: 16, ..Limits::default() };
-        let io = kachel_io::open(Choice::default(), limits)?;
-        Ok(Self { folder: Arc::new(folder), root, is_new, io })
+        let io = backend()?;
+        Ok(Self { folder: Arc::new(folder), root, is_new, is_made: false, io })
     }
 
     /// The bytes of a segment of each log.
@@ -224,7 +312,8 @@ impl StoreFiles for FlashDirectory {
 
     fn watch(&mut self) -> Box<dyn WatchStart> {
         let (path, engines) = (self.folder.path(), self.root.engines);
-        Box::new(Watcher(StartReport::new(path, engines, SystemClock.now_ns())))
+        let report = StartReport::new(path, engines, SystemClock.now_ns());
+        Box::new(Watcher { report, is_new: self.is_made })
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -235,7 +324,7 @@ impl StoreFiles for FlashDirectory {
             let written = self.folder.replace(FLUSH_FILE, flush.as_bytes());
             let written = written.and_then(|()| self.folder.replace(ROOT_FILE, text.as_bytes()));
             written.map_err(|error| refused(&path, error))?;
-            self.is_new = false; // Y2
+            (self.is_new, self.is_made) = (false, true); // Y2
             let (path, engines) = (path.display(), self.root.engines);
             let noun = plural(engines.into(), "engine", "engines");
             let line = format_args!("--data {path}: a new store of {engines} {noun} is made");

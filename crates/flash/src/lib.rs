@@ -17,7 +17,7 @@
 //! Architecture invariants:
 //! - The engine makes no system call and reads no clock. Its files are operations that the shard
 //!   submits. Only a start waits for the disk, by its [`StoreFiles`], and a flush, by its
-//!   [`KeepFlushes`].
+//!   [`KeepFlushes`]. A verification and a backup wait as well, in a process of their own.
 //! - After a crash each engine has a prefix of the changes that it has made.
 //!
 //! Reading order: `record`, `index`, then `store` (what each verb does), `engine` (the contract),
@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod acknowledgement;
+mod backup;
 mod browse;
 mod collecting;
 mod collection;
@@ -44,10 +45,13 @@ mod replay;
 mod room;
 mod shared;
 mod store;
+mod verification;
 mod writing;
 
-pub use directory::{DIRECTORY_FILES_MAX, FlashDirectory, engines_of};
+pub use backup::{BackedUp, WatchBackup, back_up};
+pub use directory::{DIRECTORY_FILES_MAX, FlashDirectory, StoreRefused, engines_of};
 pub use engine::{Flash, FlashCounts};
 pub use opening::{FlashOpener, FlashOptions, StartNews, StoreFiles, WatchStart};
 pub use reader::FlashReader;
 pub use shared::{FlashCommon, KeepFlushes};
+pub use verification::{Verified, WatchVerification, verify_store};

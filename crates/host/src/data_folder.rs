@@ -117,6 +117,34 @@ impl DataFolder {
     }
 }
 
+/// The lock of a folder that stays as it is.
+#[derive(Debug)]
+pub struct HeldFolder {
+    /// `None`: the folder has no lock, so no process has opened it yet.
+    _lock: Option<File>,
+}
+
+impl HeldFolder {
+    /// Takes the lock of a folder, if it has one, and changes nothing in it. So no process opens
+    /// the folder until this is dropped.
+    ///
+    /// Errors: another process has it open (`ResourceBusy`), or the kernel says so.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let lock = match File::open(path.join(LOCK_FILE)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { _lock: None });
+            }
+            Err(error) => return Err(error),
+        };
+        match hold(&lock) {
+            Ok(()) => Ok(Self { _lock: Some(lock) }),
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::ResourceBusy.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
 /// The content of a file. `None` if there is none.
 ///
 /// Errors: it cannot be read, or is longer than `bytes_max`.
@@ -207,6 +235,8 @@ mod tests {
         assert!(folder.read("file", 5).is_err(), "it is longer");
         let refused = DataFolder::open(&path).expect_err("I1");
         assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        let refused = HeldFolder::of(&path).expect_err("I1");
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
         assert!(folder.subfolder("engine", false).is_err(), "there is none");
         folder.subfolder("engine", true).expect("it is made");
         folder.subfolder("engine", false).expect("it is there");
@@ -218,7 +248,12 @@ mod tests {
         assert_eq!(first_foreign(&path.join("none"), |_| false).expect("no folder"), None);
         assert!(folder.subfolder("file", true).is_err(), "a file");
         drop(folder);
+        let held = HeldFolder::of(&path).expect("the lock is free");
+        assert!(DataFolder::open(&path).is_err(), "I1");
+        drop(held);
         DataFolder::open(&path).expect("the lock is free");
+        HeldFolder::of(place.path()).expect("it has no lock, and gets none");
+        assert!(!place.path().join(LOCK_FILE).exists());
         assert!(file_system_bytes(&path.join("not/there")).expect("a size") > 0);
     }
 }

@@ -35,7 +35,9 @@ pub use allocator::share_one_arena;
 pub use budget::Budget;
 pub use cores::{Cores, PinClaim, Unpinned, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};
-pub use data_folder::{DataFolder, NEW_SUFFIX, file_system_bytes, first_foreign, read_if_there};
+pub use data_folder::{
+    DataFolder, HeldFolder, NEW_SUFFIX, file_system_bytes, first_foreign, read_if_there,
+};
 pub use huge_pages::{PageKind, free_reserved_bytes};
 pub use identity::{User, become_user, find_user, give_up_loading, is_root};
 pub use interface::{Interface, interface};

@@ -2,7 +2,8 @@
 //!
 //! Upstream:   the command line, and the name by which the binary was called.
 //! Downstream: `serve` runs the server; `load` executes the load generator of `kachel-lab`;
-//!             `probe` asks a server; `kachel_top` shows one in a terminal.
+//!             `probe` asks a server; `kachel_top` shows one in a terminal; `verify` and `backup`
+//!             read a data directory.
 #![forbid(unsafe_code)]
 // Lines of the server have a time and a level: `say!`.
 #![deny(clippy::print_stderr)]
@@ -19,6 +20,7 @@ macro_rules! say {
 }
 
 mod admin;
+mod backup;
 mod caches;
 mod client_lines;
 mod failure;
@@ -38,7 +40,9 @@ mod serve;
 mod shard_options;
 mod shards;
 mod tls;
+mod upkeep;
 mod users;
+mod verify;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
         Ok(Command::Load(words)) => load::run(words),
         Ok(Command::Probe(words)) => probe::run(words),
         Ok(Command::Top(words)) => kachel_top::top(&words),
+        Ok(Command::Verify(words)) => verify::run(words),
+        Ok(Command::Backup(words)) => backup::run(words),
         Ok(Command::Help(text) | Command::Version(text) | Command::License(text)) => print(&text),
         Err(error) => {
             eprintln!("{error}");

@@ -85,6 +85,11 @@ fn a_start_says_what_it_has_made_or_found() {
     let line = format!("--data {}: found 3 items, which take 1 of ", data.display());
     wait_until("the line of a start", || server.log().contains(&line));
     assert!(!server.log().contains("a new store"), "{}", server.log());
+    kill(server);
+    let server =
+        try_start(&place.path().join("other"), &[]).unwrap_or_else(|said| panic!("{said}"));
+    wait_until("the line of a new store", || server.log().contains("listens on"));
+    assert!(!server.log().contains("found 0 items"), "{}", server.log());
 }
 
 #[test]
@@ -111,7 +116,7 @@ fn engines_refuse_directories_of_each_other() {
         Launch { called_as: "kachel", under: &under, ..launch }.try_start().map_err(|end| end.said)
     };
     kill(start_rocks(&rocks).unwrap_or_else(|said| panic!("{said}")));
-    expect_refusal(&rocks, &[], "is of another engine (asked for is flash)");
+    expect_refusal(&rocks, &[], "is of another engine (rocksdb; asked for is flash)");
     kill(try_start(&flash, &[]).unwrap_or_else(|said| panic!("{said}")));
     let before = image(&flash);
     let said = start_rocks(&flash).expect_err("it does not start");

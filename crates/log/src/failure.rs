@@ -64,6 +64,10 @@ pub enum Cause {
     Alignment(usize),
     /// There is no space to start.
     NoSpace,
+    /// There is no space for a copy, which lacks this number of bytes.
+    NoSpaceForCopy(u64),
+    /// The log is written faster than it is copied.
+    TooBusy,
     /// The durable word says that its disk has failed.
     WordFailed,
     /// The owner does not accept a record.
@@ -88,6 +92,10 @@ impl fmt::Display for Cause {
             Self::TooLarge => write!(f, "it has too many segments"),
             Self::Alignment(bytes) => write!(f, "direct I/O needs an alignment of {bytes} bytes"),
             Self::NoSpace => write!(f, "there is no space on the disk to start"),
+            Self::NoSpaceForCopy(bytes) => {
+                write!(f, "there is no space on the disk for {} MiB more", bytes.div_ceil(1 << 20))
+            }
+            Self::TooBusy => write!(f, "it changes faster than it can be copied"),
             Self::WordFailed => write!(f, "its durable word is that of a disk that has failed"),
             Self::Owner(why) => f.write_str(why),
         }

@@ -25,6 +25,7 @@
 //! - To keep room for deletions and for the collection of garbage, stores are appended with the
 //!   most `spares`, and the collection with none.
 //! - To verify a log that is not open, it calls [`verify_log`] with an [`Inspector`].
+//! - To copy a log, whether it is open or not, it calls [`LogCopy::begin`].
 //! - It calls [`DurableLog::tend`] once a second, and at [`DurableLog::deadline_ns`].
 //!
 //! After each call, the owner submits every operation of [`DurableLog::next_submission`], in any
@@ -54,6 +55,7 @@
 #![forbid(unsafe_code)]
 
 mod commits;
+mod copy;
 mod failure;
 mod format;
 mod geometry;
@@ -73,6 +75,7 @@ mod verify;
 mod walk;
 
 pub use commits::Appended;
+pub use copy::{LogCopy, WatchCopy};
 pub use failure::{Cause, Failure, Refusal};
 pub use format::{FORMAT, LogIdentity};
 pub use geometry::{

@@ -1,6 +1,6 @@
 //! Verifies a log that is not open, and changes nothing: it names each fault, and goes on.
 //!
-//! Upstream:   a command of the operator.
+//! Upstream:   `kachel verify`, by the engine whose log it is.
 //! Downstream: `walk` reads every record; the owner is told by its [`Inspector`].
 //!
 //! ```text
@@ -23,7 +23,7 @@ use crate::geometry::{Geometry, SEGMENTS_MAX, SegmentIndex, UNIT_BYTES};
 use crate::header::{Header, Slot, State, read_header};
 use crate::log_file::LogFile;
 use crate::recovery::{HEAD, LOG_FILE, path_of};
-use crate::replay::Use;
+use crate::replay::{FoundRecord, Use};
 use crate::task::{Port, Task};
 use crate::walk::{Reader, Step, Walk, Window};
 
@@ -35,6 +35,11 @@ pub trait Inspector: Debug + Send + 'static {
     /// A header or a record is not as it was written. The records behind it, up to the next commit
     /// that can be read, are not verified.
     fn fault(&mut self, fault: Refusal);
+
+    /// A record is as it was written. The records come in the order of the segments' use.
+    ///
+    /// Errors: its owner cannot have written it. That is a fault as well.
+    fn record(&mut self, found: FoundRecord<'_>) -> Result<(), String>;
 
     /// This number of bytes of the log is verified, of `of_bytes`.
     fn progress(&mut self, done_bytes: u64, of_bytes: u64);
@@ -233,8 +238,13 @@ impl<I: Inspector> Verification<I> {
             sequence = walk.sequence.unwrap_or(sequence);
             let fault = match step {
                 Ok(Step::Commit) => continue,
-                Ok(Step::Record(..)) => {
+                Ok(Step::Record(position, head)) => {
                     self.records += 1;
+                    let window = &self.reader.window;
+                    let found = FoundRecord::new(window, position, position, &head);
+                    if let Err(why) = self.inspector.record(found) {
+                        self.fault(position.offset, Cause::Owner(why));
+                    }
                     if walk.offset >= told + PROGRESS_BYTES {
                         self.advance(walk.offset - told);
                         told = walk.offset;

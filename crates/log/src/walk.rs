@@ -88,6 +88,11 @@ impl Window {
         self.buffer = Some(buffer);
     }
 
+    /// Forgets the part that is in memory.
+    pub(crate) const fn clear(&mut self) {
+        self.end = self.start;
+    }
+
     /// Notes that a read has failed. Its buffer is gone.
     fn lose(&mut self) {
         self.buffer = Some(AlignedBuffer::new(self.bytes_max, UNIT_BYTES));
@@ -164,7 +169,33 @@ impl Reader {
         }
     }
 
-    async fn fill(&mut self, offset: u64) -> Result<(), Refusal> {
+    /// Writes the units of the window that begin before `end` to the same place in another file.
+    /// Returns their bytes.
+    ///
+    /// Errors: they cannot be written.
+    pub(crate) async fn copy_front(&mut self, to: &LogFile, end: u64) -> Result<u64, Refusal> {
+        let Window { start, end: window_end, .. } = self.window;
+        let end = end.next_multiple_of(UNIT_BYTES as u64).min(window_end);
+        let bytes = end.saturating_sub(start);
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let buffer = self.window.buffer.take().expect("it is filled");
+        let work = to.write(start, buffer, bytes as usize, false);
+        match self.port.transfer(work, bytes as usize).await {
+            Ok(buffer) => self.window.fill(buffer),
+            Err(error) => {
+                self.window.lose();
+                return Err(Refusal::new(&to.path, start, Cause::Failed(error)));
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Fills the window from this offset on.
+    ///
+    /// Errors: the disk cannot read it.
+    pub(crate) async fn fill(&mut self, offset: u64) -> Result<(), Refusal> {
         let Some((work, there)) = self.window.begin(offset) else { return Ok(()) };
         match self.port.transfer(work, there).await {
             Ok(buffer) => self.window.fill(buffer),

@@ -62,12 +62,21 @@ fn command() -> Command {
         .arg(once)
         .arg(Arg::new("token-file").long("token-file").value_name("FILE").help(token))
         .arg(Arg::new("ADDRESS").help(address));
+    let data = "a data directory of `--engine flash`";
+    let verify = Command::new("verify")
+        .about("Verify the files of a data directory, which no server may have open")
+        .arg(Arg::new("DIR").required(true).help(data));
+    let to = "the directory of the copy, which is made or is empty";
+    let backup = Command::new("backup")
+        .about("Copy a data directory, also while a server serves from it")
+        .arg(Arg::new("DIR").required(true).help(data))
+        .arg(Arg::new("TO").required(true).help(to));
     Command::new("kachel")
         .version(KACHEL_VERSION)
         .about("A drop-in replacement for memcached, for machines with many cores")
         .after_help("`kachel load` starts `kachel-lab load`, which describes its options itself.")
         .disable_help_subcommand(true)
-        .subcommands([serve, check, probe, top])
+        .subcommands([serve, check, probe, top, verify, backup])
 }
 
 fn main() -> std::io::Result<()> {

@@ -94,6 +94,10 @@ pub enum Command {
     Probe(Vec<OsString>),
     /// Show the state of a server in a terminal, with these arguments.
     Top(Vec<OsString>),
+    /// Verify the files of a data directory, with these arguments.
+    Verify(Vec<OsString>),
+    /// Copy a data directory, with these arguments.
+    Backup(Vec<OsString>),
     /// Print the text and exit 0.
     Help(String),
     /// Print the text and exit 0.
@@ -183,6 +187,8 @@ fn subcommand(
         Some("load") => Ok(Command::Load(args.collect())),
         Some("probe") => Ok(Command::Probe(args.collect())),
         Some("top") => Ok(Command::Top(args.collect())),
+        Some("verify") => Ok(Command::Verify(args.collect())),
+        Some("backup") => Ok(Command::Backup(args.collect())),
         Some("help" | "-h" | "--help") => Ok(Command::Help(text::subcommands())),
         Some("version" | "-V" | "--version") => Ok(Command::Version(text::version(called_as))),
         Some("license" | "-i" | "--license") => Ok(Command::License(text::license(called_as))),

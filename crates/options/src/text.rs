@@ -46,6 +46,8 @@ pub(crate) fn subcommands() -> String {
          kachel load [options]    send load to a server and measure it (needs kachel-lab)\n\
          kachel probe [address]   ask a server whether it answers, for health checks\n\
          kachel top [address]     show the state of a server, once a second\n\
+         kachel verify DIR        verify the files of a data directory of flash\n\
+         kachel backup DIR TO     copy a data directory of flash, also while it is served\n\
          kachel version           print the version\n\
          kachel license           print the licence\n\n\
          `kachel serve --help` and `kachel load --help` list the options. Under the name\n\

@@ -4,9 +4,10 @@
 //! Upstream:   `cargo test -p kachel-flash --test crashes`. `KACHEL_FULL=1` has the long form.
 //! Downstream: `kachel_flash`, by the contract of engines; the disk in memory of `kachel_io`.
 //!
-//! Reading order: `model`, `tokens`, `oracle`, `process`, `traffic`, then `cuts`, `failures`,
-//! `saturated`, `damage` and `volume`.
+//! Reading order: `model`, `tokens`, `oracle`, `process`, `traffic`, then `cuts`, `backups`,
+//! `failures`, `saturated`, `damage` and `volume`.
 
+mod backups;
 mod cuts;
 mod damage;
 mod failures;

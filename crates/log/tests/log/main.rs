@@ -2,6 +2,7 @@
 
 mod appends;
 mod checkpoints;
+mod copies;
 mod crashes;
 mod damage;
 mod failures;

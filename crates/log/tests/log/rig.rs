@@ -215,6 +215,46 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Checks what is found in a copy that ends before `next` and was made after `begun`.
+    pub(crate) fn check_copy(
+        &self,
+        begun: &Self,
+        found: &Collected,
+        next: u64,
+    ) -> Result<(), String> {
+        let is_in = |ranges: &[Range<u64>], sequence: &u64| {
+            ranges.iter().any(|range| range.contains(sequence))
+        };
+        for (sequence, (entry, _)) in &found.0 {
+            if self.entries.get(sequence) != Some(entry) {
+                return Err(format!("record {sequence} was never appended like this"));
+            }
+            if is_in(&begun.gone, sequence) {
+                return Err(format!("record {sequence} is back"));
+            }
+        }
+        let first_missing = |sequence: &&u64| {
+            let may_miss = is_in(&self.gone, sequence) || is_in(&self.going, sequence);
+            **sequence < next && !may_miss && !found.0.contains_key(sequence)
+        };
+        if let Some(sequence) = self.entries.keys().find(first_missing) {
+            return Err(format!("record {sequence} of {} is missing", next - 1));
+        }
+        for sequence in self.copies.keys().filter(|&&sequence| sequence < next) {
+            let mut at = sequence;
+            while !found.0.contains_key(at) && !self.dead.contains(at) {
+                let copy = self.copies.get(at);
+                at = copy.ok_or(format!("the copies of record {sequence} are missing"))?;
+            }
+        }
+        if next <= begun.written.max(begun.acknowledged) {
+            return Err(format!("it ends before {next}, and {} was written", begun.written));
+        }
+        Ok(())
+    }
+}
+
 /// An owner of a log.
 pub(crate) struct Owner {
     pub(crate) rig: Rig,
@@ -324,6 +364,12 @@ impl Owner {
         self.free(victim);
         self.collected += 1;
         Ok(())
+    }
+
+    /// Collects the garbage of a segment, if there are several, while the disk has no faults.
+    pub(crate) fn collect(&mut self) {
+        let collected = self.collect_one(&mut |_, _| {});
+        collected.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
     fn go_on(&mut self, scan: &mut SegmentScan, seen: impl FnMut(&Rig, &Model)) {

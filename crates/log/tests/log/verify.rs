@@ -3,8 +3,8 @@
 use kachel_io::memory::disk::{Disk, Fault, FaultPlan, PlannedFault};
 use kachel_io::{FileError, FileWorkKind};
 use kachel_log::{
-    Cause, Inspector, LOG_FILE, LogIdentity, Position, Refusal, SEGMENT_BYTES_MIN, SyncMode,
-    verify_log,
+    Cause, FoundRecord, Inspector, LOG_FILE, LogIdentity, Position, Refusal, SEGMENT_BYTES_MIN,
+    SyncMode, verify_log,
 };
 
 use crate::damage::{disk_of, opened, store};
@@ -15,9 +15,17 @@ use crate::rig::{Collected, Model, Owner, Rig, disk_with_log, geometry, identity
 pub(crate) struct Told {
     pub(crate) faults: Vec<Refusal>,
     progress: Vec<(u64, u64)>,
+    records: u64,
+    /// The record that its owner cannot have written.
+    pub(crate) foreign: Option<u64>,
 }
 
 impl Inspector for Told {
+    fn record(&mut self, found: FoundRecord<'_>) -> Result<(), String> {
+        self.records += 1;
+        if Some(found.sequence) == self.foreign { Err("foreign".to_owned()) } else { Ok(()) }
+    }
+
     fn fault(&mut self, fault: Refusal) {
         self.faults.push(fault);
     }
@@ -55,11 +63,25 @@ fn a_sound_log_has_no_fault_and_all_of_its_records() {
     let (content, found) = sound();
     let (records, told) = verify(&disk_of(&content));
     assert_eq!((records, told.faults), (found.0.len() as u64, vec![]));
+    assert_eq!(told.records, records);
     assert!(told.progress.is_sorted() && told.progress.len() > 3);
     let bytes = content.len() as u64;
     assert_eq!(told.progress.last(), Some(&(bytes, bytes)));
     let (records, told) = verify(&disk_with_log(1));
     assert_eq!((records, told.faults), (0, vec![]));
+}
+
+#[test]
+fn a_record_that_its_owner_cannot_have_written_is_named_with_its_place() {
+    let (content, found) = sound();
+    let (sequence, (_, position)) = found.0.iter().nth(7).expect("more");
+    let told = Told { foreign: Some(*sequence), ..Told::default() };
+    let disk = disk_of(&content);
+    let task = verify_log(disk.folder("data"), identity(), geometry(), told);
+    let (records, told) = Rig::new(disk).run(task, |_| false).expect("a log").expect("a log");
+    assert_eq!(records, found.0.len() as u64, "the others are counted, too");
+    let faults: Vec<_> = told.faults.iter().map(ToString::to_string).collect();
+    assert_eq!(faults, [format!("data/log, offset {}: foreign", position.offset)]);
 }
 
 #[test]

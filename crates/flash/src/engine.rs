@@ -59,6 +59,8 @@ pub struct Flash {
     /// Whether a failure, and a read that has failed, were reported.
     has_reported_failure: bool,
     has_reported_read: bool,
+    /// Whether the file system lacks space for the log, and that was reported.
+    has_reported_space: bool,
     /// The second in which the numbers of `stats engine` were noted.
     reported: u32,
     counts: FlashCounts,
@@ -112,6 +114,7 @@ impl Flash {
             tended_ns: 0,
             has_reported_failure: false,
             has_reported_read: false,
+            has_reported_space: false,
             reported: 0,
             counts: FlashCounts::default(),
         }
@@ -188,8 +191,24 @@ impl Flash {
             self.store.common.reports().report_error(text);
             self.store.common.refuse_flushes();
         }
+        self.report_space();
         self.name_waiting();
         self.ready.drain(..).for_each(&mut *ready);
+    }
+
+    /// Writes a line when the file system begins or ends to lack space for the log.
+    fn report_space(&mut self) {
+        let lacks_space = self.store.log.lacks_space();
+        if lacks_space != std::mem::replace(&mut self.has_reported_space, lacks_space) {
+            let number = self.number;
+            let what = if lacks_space {
+                "the file system has no space for more of its log, so stores may be refused"
+            } else {
+                "the file system has space for its log again"
+            };
+            let line = format_args!("engine {number}: {what}");
+            kachel_host::log(kachel_host::Level::Warning, line, &[]);
+        }
     }
 
     /// Names the operations that wait for the log if one of them may go on (E2).

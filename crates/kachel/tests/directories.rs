@@ -207,3 +207,27 @@ fn less_space_than_some_segments_of_each_engine_is_refused() {
     assert_eq!(server.connect().ask("set a 0 0 1\r\nx\r\n", "\r\n"), "STORED\r\n");
     kill(server);
 }
+
+/// A limit on the length of files stands for a file system that is full.
+#[test]
+fn a_file_system_without_space_for_the_log_is_told() {
+    let place = tempfile::tempdir().expect("a folder");
+    let data = place.path().join("data");
+    let data = data.to_str().expect("UTF-8");
+    let options = ["serve", "--engine", "flash", "--data", data, "--space", "96m", "-t", "1"];
+    // 12 MiB, in blocks of 512 bytes.
+    let under = ["sh", "-c", "ulimit -f 24576 && exec \"$@\"", "sh"];
+    let launch = Launch::memcached(Path::new(env!("CARGO_BIN_EXE_kachel")), &options);
+    let server = Launch { called_as: "kachel", under: &under, ..launch }.start();
+    let (mut client, value) = (server.connect(), "x".repeat(60_000));
+    let refused = (0..1_000).map(|key| {
+        let reply = client.ask(format!("set {key} 0 0 {}\r\n{value}\r\n", value.len()), "\r\n");
+        reply.starts_with("SERVER_ERROR out of memory")
+    });
+    let refused = refused.filter(|refused| *refused).count();
+    assert!(refused > 0 && refused < 1_000, "{refused}");
+    let line = "engine 0: the file system has no space for more of its log";
+    wait_until("the line of a full disk", || server.log().contains(line));
+    assert_eq!(client.ask("delete 0\r\n", "\r\n"), "DELETED\r\n");
+    kill(server);
+}

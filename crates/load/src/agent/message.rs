@@ -22,7 +22,7 @@ use crate::part::Part;
 
 /// The version of the protocol; it grows with every change of a message. The options of the load
 /// and their meaning are those of the program's version, so both versions must be the same.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 /// The version of this program.
 pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 

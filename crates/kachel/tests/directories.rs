@@ -77,7 +77,7 @@ fn a_start_says_what_it_has_made_or_found() {
     let line = format!("--data {}: a new store of 2 engines is made", data.display());
     wait_until("the line of a new store", || server.log().contains(&line));
     for key in ["a", "b", "c"] {
-        let reply = server.connect().ask(&format!("set {key} 0 0 1\r\nx\r\n"), "\r\n");
+        let reply = server.connect().ask(format!("set {key} 0 0 1\r\nx\r\n"), "\r\n");
         assert_eq!(reply, "STORED\r\n");
     }
     kill(server);

@@ -115,7 +115,7 @@ impl Store {
 
     /// Does a step of the collection of garbage.
     pub(crate) fn collect(&mut self, now: &Now) -> Stepped {
-        if self.log.failure().is_some() || self.collection.stuck == now.second {
+        if self.is_read_only() || self.collection.stuck == now.second {
             return Stepped::Idle;
         }
         self.use_number();

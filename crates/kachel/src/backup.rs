@@ -22,6 +22,9 @@ server can serve from it. Ends with status 0 if TO is whole, with 1 if it is not
 arguments are wrong.
 ";
 
+/// The most files that are open: a log for each engine, and some others.
+const FILES_MAX: u64 = kachel_engine::PARTITIONS as u64 + 64;
+
 /// Prints the progress to standard error.
 #[derive(Debug)]
 struct Printer {
@@ -42,6 +45,8 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
         Ok(paths) => paths,
         Err(ended) => return ended,
     };
+    // Each log of the copy is open until the end.
+    kachel_host::raise_open_files(FILES_MAX);
     let printer = Printer { pace: Pace::new(), bytes: AtomicU64::new(0) };
     let printer: Arc<dyn WatchBackup> = Arc::new(printer);
     match back_up(&path, &to, &printer) {

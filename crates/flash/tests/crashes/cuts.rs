@@ -19,6 +19,10 @@ use crate::traffic::{Traffic, delays};
 
 const MODES: [SyncMode; 3] = [SyncMode::Always, SyncMode::Interval(200_000), SyncMode::Os];
 const KEYS: usize = 40;
+/// A key that rarely changes. Its value is longer than two segments, so the collection of garbage
+/// moves it part by part.
+const LONG_LIVED: usize = 39;
+const LONG_LIVED_BYTES: usize = 150_000;
 
 #[derive(Debug, Default)]
 struct Census {
@@ -57,6 +61,7 @@ fn no_power_cut_loses_an_acknowledged_change_or_brings_an_item_back() {
         let store = Store { cas: seed % 4 != 3, ..store };
         store.disk.set_plan(delays());
         let mut traffic = Traffic::new(&store, KEYS, seed);
+        traffic.ask(set(LONG_LIVED, vec![7; LONG_LIVED_BYTES]));
         let mut number = seed << 32;
         for _ in 0..300 {
             traffic.act();
@@ -115,6 +120,7 @@ fn a_store_lives_through_one_crash_after_the_other() {
         let store = Store::create(seed, MODES[(seed % 3) as usize], engines, SEGMENTS);
         let mut store = Store { cas: seed % 4 != 3, ..store };
         let mut traffic = Traffic::new(&store, KEYS, seed);
+        traffic.ask(set(LONG_LIVED, vec![7; LONG_LIVED_BYTES]));
         for cycle in 0..12 {
             let number = seed << 32 | cycle << 16;
             store.disk.set_plan(delays());

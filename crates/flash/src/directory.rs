@@ -135,7 +135,7 @@ pub(crate) fn read_flush(path: &Path) -> Result<Vec<u8>, String> {
     let found = read_if_there(&path.join(FLUSH_FILE), FLUSH_BYTES_MAX);
     let content = found.map_err(|error| error.to_string())?;
     let content = content.ok_or("the file is missing")?;
-    KeptFlushes::parse(&content).map_err(|why| why.to_string())?;
+    KeptFlushes::parse(&content).map_err(|why| format!("it {why}"))?;
     Ok(content)
 }
 

@@ -152,6 +152,23 @@ fn is_as_new(kept: &KeptFlushes, newest_prefix: u64) -> io::Result<()> {
     Err(io::Error::other(format!("{FLUSH_FILE} {why}")))
 }
 
+/// Counts the pending flush as carried out if items were stored after it: then it was, and the
+/// clock has gone back since. `epochs`: the greatest number of flushes on each log.
+///
+/// Errors: that could not be kept.
+fn catch_up(
+    kept: &mut KeptFlushes,
+    epochs: impl Iterator<Item = u32>,
+    keeper: &mut dyn KeepFlushes,
+) -> io::Result<()> {
+    let newest = epochs.reduce(|one, other| if is_before(one, other) { other } else { one });
+    let Some(newest) = newest.filter(|newest| is_before(kept.epoch, *newest)) else {
+        return Ok(());
+    };
+    (kept.epoch, kept.due_unix_s) = (newest, 0);
+    keeper.keep(kept)
+}
+
 impl<F: StoreFiles> FlashOpener<F> {
     /// Over these files.
     pub const fn new(options: FlashOptions, files: F) -> Self {
@@ -207,14 +224,9 @@ impl<F: StoreFiles> OpenEngines for FlashOpener<F> {
         let newest = opened.iter().map(|(_, found)| found.prefixes.newest).max();
         is_as_new(&kept, newest.unwrap_or(0))?;
         watch.tell(StartNews::Opened(sums));
-        let newest = opened.iter().map(|(_, found)| found.newest_epoch);
-        let newest = newest.reduce(|one, other| if is_before(one, other) { other } else { one });
         let mut keeper = files.keeper();
-        if let Some(newest) = newest.filter(|newest| is_before(kept.epoch, *newest)) {
-            // The pending flush was carried out, and the clock has gone back since.
-            (kept.epoch, kept.due_unix_s) = (newest, 0);
-            keeper.keep(&kept)?;
-        }
+        let newest = opened.iter().map(|(_, found)| found.newest_epoch);
+        catch_up(&mut kept, newest, &mut *keeper)?;
         let (newest_prefix, prefixes) = (kept.newest_prefix, kept.prefixes.clone());
         let common = FlashCommon::new(common, keeper, kept, opening);
         let mut engines = Vec::new();

@@ -552,6 +552,12 @@ impl Primitives for Store {
         now: &Now,
     ) -> Result<Option<Self::At>, NotYet> {
         let found = self.cache.find(key, needed, now)?;
+        if !self.prefixes.is_noted(self.cache.newest_prefix()) {
+            // The cache has just noted a flush by another core. The operation begins again, so
+            // that no change comes before the record of the flush (D2 of `prefixes`).
+            self.note_prefixes();
+            return Err(self.wait_for_completion());
+        }
         if found.is_some() || needed == Needed::Place {
             return Ok(found);
         }

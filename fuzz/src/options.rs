@@ -39,7 +39,13 @@ fn judge(read: Result<Command, OptionsError>) {
         Ok(Command::Help(text) | Command::Version(text) | Command::License(text)) => {
             assert!(!text.is_empty());
         }
-        Ok(Command::Load(_) | Command::Probe(_) | Command::Top(_)) => {}
+        Ok(
+            Command::Load(_)
+            | Command::Probe(_)
+            | Command::Top(_)
+            | Command::Verify(_)
+            | Command::Backup(_),
+        ) => {}
         Err(OptionsError { message, exit_code, .. }) => {
             assert!(
                 !message.is_empty() && EXIT_CODES.contains(&exit_code),

@@ -132,7 +132,12 @@ impl Asked {
     pub(crate) fn is_unread(&self, reply: &[u8]) -> bool {
         let reads = match self.ask.expect {
             Expect::Values(_) | Expect::Line(Verb::Delete | Verb::Touch) => true,
-            Expect::Meta { .. } => self.ask.text.starts_with(b"mg "),
+            // With N, there may be no memory for the item that a miss makes.
+            Expect::Meta { .. } => {
+                let line = self.ask.text.split(|byte| *byte == b'\r').next().unwrap_or_default();
+                let mut flags = line.split(|byte| *byte == b' ').skip(2);
+                self.ask.text.starts_with(b"mg ") && !flags.any(|flag| flag.starts_with(b"N"))
+            }
             _ => false,
         };
         reads && reply.strip_suffix(b"\r\n") == Some(OUT_OF_MEMORY)

@@ -169,7 +169,10 @@ fn run_within(door: Door, bytes: u64) -> Result<(), String> {
         }
         Err(Ended { status, said }) => {
             // With the first few MiB the program is not even loaded, and the loader says so.
-            let in_words = status.code().is_some_and(|code| code != 0) && said.contains("emory");
+            // If it has just enough for that, there is none for the stack of a thread.
+            let sentences = ["emory", "no thread for"];
+            let is_said = sentences.iter().any(|sentence| said.contains(sentence));
+            let in_words = status.code().is_some_and(|code| code != 0) && is_said;
             assert!(in_words, "with {bytes} bytes of address space: {status}: {said}");
             let line = said.lines().last().unwrap_or_default();
             // Without its time, which is another one in each line.

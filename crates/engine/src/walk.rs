@@ -131,7 +131,7 @@ impl ScanCursor {
         cursor
     }
 
-    /// Moves behind `key`. What was read ahead stays.
+    /// Moves behind `key`, and keeps what was read ahead.
     ///
     /// Panics: if it is longer than a key.
     pub fn pass(&mut self, key: &[u8]) {

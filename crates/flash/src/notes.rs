@@ -1,7 +1,8 @@
 //! Records that are no change of one item: numbers of changes that were not made, notes about
 //! tokens, and flushes of prefixes.
 //!
-//! Upstream:   `engine`, at the beginning of an operation, and when operations are submitted.
+//! Upstream:   `engine`, at the beginning of an operation, and when operations are submitted;
+//!             `store`, when a lookup has noted a flush.
 //! Downstream: the log; `prefixes` knows which flushes lack their records.
 
 use kachel_engine::Primitives as _;

@@ -30,7 +30,7 @@ pub const FLUSH_BYTES_MAX: u64 =
 const FORMAT: u32 = 1;
 const FORMAT_LINE: &str = "kachel flushes ";
 const CHECKSUM_LINE: &str = "checksum ";
-/// What stands for the delimiter of a prefix that has none.
+/// In the file, in the place of the delimiter, if the prefix has none.
 const ANY: &str = "any";
 
 /// The flushes of a data directory.

@@ -1,4 +1,4 @@
-//! What engines with files report about them, and the first failure of a disk.
+//! The reports of engines about their files, added up, and the first failure of a disk.
 //!
 //! Upstream:   each engine notes its numbers; `Common::file_report` adds them up.
 //! Downstream: `host` for the log of the process.
@@ -12,7 +12,7 @@ use crate::report::FileReport;
 /// The reports of all engines of a process.
 #[derive(Debug, Default)]
 pub struct FileReports {
-    /// What each engine has noted last. An engine that has noted nothing may be missing.
+    /// The last report of each engine. Engines without a report may be missing at the end.
     engines: Mutex<Vec<FileReport>>,
     first_error: Mutex<Option<String>>,
 }

@@ -1,4 +1,4 @@
-//! What a start of engines with files tells the operator: how far it is, and what it has found.
+//! The lines that a start of engines with files writes to the log: its progress, and its result.
 //!
 //! Upstream:   the engine that opens its files, which brings the time.
 //! Downstream: sentences for the log of the process.

@@ -1,14 +1,12 @@
 //! A store that is copied while its engines go on: a start over the copy finds what a crash during
 //! the backup could have left, with all that was acknowledged before.
 
+use kachel_io::Files as _;
 use kachel_io::memory::disk::Disk;
-use kachel_io::{
-    AlignedBuffer, FileName, FileOperation, FileWork, Files as _, Memory, OpenMode, Transfer,
-};
-use kachel_log::{LOG_FILE, LogCopy, LogIdentity, Refusal, SyncMode, Task, WatchCopy};
+use kachel_log::{LogCopy, LogIdentity, Refusal, SyncMode, Task, WatchCopy};
 use kachel_testkit::count;
 
-use crate::files::{SEGMENTS, Store, backend, completions};
+use crate::files::{SEGMENTS, Store, backend, completions, write_log};
 use crate::traffic::{Ledger, Traffic, delays};
 
 const MODES: [SyncMode; 3] = [SyncMode::Always, SyncMode::Interval(200_000), SyncMode::Os];
@@ -46,40 +44,15 @@ fn run<T>(traffic: &mut Traffic, seed: u64, task: Task<Result<T, Refusal>>) -> T
     unreachable!("the loop has no end")
 }
 
-/// Does some work on a disk, and waits for it.
-fn perform(memory: &mut Memory, disk: &Disk, work: FileWork) -> FileWork {
-    let mut operation = FileOperation::new(0);
-    operation.work = work;
-    memory.submit(operation).expect("there is room");
-    disk.advance_to_next_due();
-    let done = completions(memory).next().expect("it is due");
-    done.result().expect("the disk has no faults");
-    done.work
-}
-
 /// The store of the copies of all logs, on a disk of its own.
 fn copied(store: &Store) -> Store {
     let copy = store.on(&Disk::new(1, &store.clock));
-    let mut memory = backend(&copy.disk);
     for (path, content) in store.disk.image() {
         let Some(folder) = path.strip_prefix("copy-").and_then(|path| path.split('/').next())
         else {
             continue;
         };
-        let folder = || copy.disk.folder(&format!("engine-{folder}"));
-        let name = FileName::new(LOG_FILE).expect("a short name");
-        let (mode, direct, opened) = (OpenMode::CreateNew, false, None);
-        let open = FileWork::Open { folder: folder(), name, mode, direct, opened };
-        let open = perform(&mut memory, &copy.disk, open);
-        let FileWork::Open { opened: Some(file), .. } = open else { panic!("it is opened") };
-        for (piece, offset) in content.chunks(1 << 16).zip((0..).step_by(1 << 16)) {
-            let mut buffer = AlignedBuffer::new(piece.len(), 1);
-            buffer.copy_from_slice(piece);
-            let bytes = piece.len();
-            let transfer = Transfer { file: file.clone(), offset, buffer, start: 0, bytes };
-            perform(&mut memory, &copy.disk, FileWork::Write { transfer, durable: true });
-        }
-        perform(&mut memory, &copy.disk, FileWork::SyncFolder { folder: folder() });
+        write_log(&copy.disk, &format!("engine-{folder}"), &content);
     }
     copy
 }

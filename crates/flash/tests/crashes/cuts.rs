@@ -149,17 +149,26 @@ fn a_store_lives_through_one_crash_after_the_other() {
     assert!(executed > 10_000 && prefixes > 100, "{executed}, {prefixes}");
 }
 
+/// Executes a request while nothing else is under way, and then upkeep.
+fn ask(process: &mut Process, request: Request) {
+    let now = process.now();
+    process.ask(&request, &now);
+    process.rest();
+    process.maintain();
+}
+
+/// Which of the first 14 keys have an item after a start.
+fn keys_after_start(store: &Store) -> Vec<bool> {
+    let mut process = Process::start(store).expect("it is whole");
+    let now = process.now();
+    (0..14).map(|key| process.find(key, &now).expect("it can be read").is_some()).collect()
+}
+
 /// The segment with the grave has more garbage than that with the item, so it is collected first.
 #[test]
 fn a_deleted_item_stays_away_while_an_older_segment_has_it() {
     let store = Store::create(1, SyncMode::Always, 1, SEGMENTS);
     let mut process = Process::start(&store).expect("a new store");
-    let ask = |process: &mut Process, request: Request| {
-        let now = process.now();
-        process.ask(&request, &now);
-        process.rest();
-        process.maintain();
-    };
     for key in 0..14 {
         ask(&mut process, set(key, vec![1; 3_900]));
     }
@@ -168,10 +177,7 @@ fn a_deleted_item_stays_away_while_an_older_segment_has_it() {
         ask(&mut process, set(20, vec![number as u8; 3_000]));
     }
     drop(process);
-    let mut process = Process::start(&store).expect("it is whole");
-    let now = process.now();
-    let is_there = |key| process.find(key, &now).expect("it can be read").is_some();
-    let there: Vec<_> = (0..14).map(is_there).collect();
+    let there = keys_after_start(&store);
     assert_eq!(there, [&[false][..], &[true; 13]].concat());
 }
 
@@ -188,12 +194,6 @@ fn flush_key(process: &Process, key: usize) {
 fn a_flushed_item_stays_away_while_an_older_segment_has_it() {
     let store = Store::create(1, SyncMode::Always, 1, SEGMENTS);
     let mut process = Process::start(&store).expect("a new store");
-    let ask = |process: &mut Process, request: Request| {
-        let now = process.now();
-        process.ask(&request, &now);
-        process.rest();
-        process.maintain();
-    };
     for key in 0..14 {
         ask(&mut process, set(key, vec![1; 3_900]));
     }
@@ -204,10 +204,7 @@ fn a_flushed_item_stays_away_while_an_older_segment_has_it() {
     }
     assert_eq!(process.common.live_prefixes(), 0, "both are over");
     drop(process);
-    let mut process = Process::start(&store).expect("it is whole");
-    let now = process.now();
-    let is_there = |key| process.find(key, &now).expect("it can be read").is_some();
-    let there: Vec<_> = (0..14).map(is_there).collect();
+    let there = keys_after_start(&store);
     assert_eq!(there, [&[true; 3][..], &[false], &[true; 10]].concat());
 }
 
@@ -234,4 +231,21 @@ fn no_change_overtakes_the_record_of_a_flush() {
     process.rest();
     let found = process.find(3, &now).expect("it can be read");
     assert_eq!(found.map(|found| found.value), Some(vec![2]), "it was stored after the flush");
+}
+
+/// Another core flushes a prefix between the beginning of an operation and its lookup. What the
+/// operation stores was stored after the flush, for the cache and on the log.
+#[test]
+fn a_flush_that_a_lookup_notes_comes_before_the_change() {
+    let store = Store::create(1, SyncMode::Always, 1, SEGMENTS);
+    let mut process = Process::start(&store).expect("a new store");
+    let now = process.now();
+    ask(&mut process, set(3, vec![1])); // The engine is entered.
+    flush_key(&process, 3);
+    while process.execute_entered(&set(3, vec![2]), None, &now).is_err() {
+        process.turn();
+    }
+    process.rest();
+    drop(process);
+    assert!(keys_after_start(&store)[3], "it was stored after the flush");
 }

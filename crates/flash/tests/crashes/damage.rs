@@ -1,14 +1,11 @@
 //! Files that are damaged, truncated or foreign, and disks that read wrong bytes.
 
+use kachel_io::SeededRng;
 use kachel_io::memory::disk::{ChanceFault, Disk, Fault, FaultPlan};
-use kachel_io::{
-    AlignedBuffer, FileName, FileOperation, FileWork, Files as _, Memory, OpenMode, SeededRng,
-    Transfer,
-};
-use kachel_log::{LOG_FILE, SyncMode};
+use kachel_log::SyncMode;
 use kachel_testkit::{DAMAGE_KINDS, count, damaged};
 
-use crate::files::{SEGMENTS, Store, backend, completions};
+use crate::files::{SEGMENTS, Store, write_log};
 use crate::oracle::Found;
 use crate::process::Process;
 use crate::traffic::{Traffic, delays};
@@ -45,34 +42,10 @@ fn whole() -> Whole {
     Whole { store, items: [before, after] }
 }
 
-fn perform(memory: &mut Memory, disk: &Disk, work: FileWork) -> Box<FileOperation> {
-    let mut operation = FileOperation::new(0);
-    operation.work = work;
-    memory.submit(operation).expect("there is room");
-    disk.advance_to_next_due();
-    let done = completions(memory).next().expect("it is due");
-    done.result().expect("the disk has no faults");
-    done
-}
-
 /// The store on a disk with a log of this content.
 fn store_of(store: &Store, content: &[u8]) -> Store {
     let disk = Disk::new(1, &store.clock);
-    let mut memory = backend(&disk);
-    let folder = || disk.folder("engine-0000");
-    let name = FileName::new(LOG_FILE).expect("a short name");
-    let mode = OpenMode::CreateNew;
-    let work = FileWork::Open { folder: folder(), name, mode, direct: false, opened: None };
-    let done = perform(&mut memory, &disk, work);
-    let FileWork::Open { opened: Some(file), .. } = done.work else { panic!("it is opened") };
-    for (piece, offset) in content.chunks(1 << 16).zip((0..).step_by(1 << 16)) {
-        let mut buffer = AlignedBuffer::new(piece.len(), 1);
-        buffer.copy_from_slice(piece);
-        let bytes = piece.len();
-        let transfer = Transfer { file: file.clone(), offset, buffer, start: 0, bytes };
-        perform(&mut memory, &disk, FileWork::Write { transfer, durable: true });
-    }
-    perform(&mut memory, &disk, FileWork::SyncFolder { folder: folder() });
+    write_log(&disk, "engine-0000", content);
     store.on(&disk)
 }
 

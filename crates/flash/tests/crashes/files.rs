@@ -12,10 +12,10 @@ use kachel_engine::{FLUSH_FILE, KeptFlushes};
 use kachel_flash::{FlashOptions, KeepFlushes, StoreFiles};
 use kachel_io::memory::disk::Disk;
 use kachel_io::{
-    Event, FileOperation, FileWork, Files as _, FolderHandle, Io as _, ManualClock, Memory,
-    MemoryNet, Wait,
+    AlignedBuffer, Event, FileName, FileOperation, FileWork, Files as _, FolderHandle, Io as _,
+    ManualClock, Memory, MemoryNet, OpenMode, Transfer, Wait,
 };
-use kachel_log::{Geometry, LogIdentity, SEGMENT_BYTES_MIN, SyncMode, Task, create_log};
+use kachel_log::{Geometry, LOG_FILE, LogIdentity, SEGMENT_BYTES_MIN, SyncMode, Task, create_log};
 
 /// The number that tells these logs from those of other stores.
 const IDENTITY: u64 = 0x1d5c_62f0_9e47_ab83;
@@ -92,6 +92,37 @@ pub(crate) fn completions(memory: &mut Memory) -> impl Iterator<Item = Box<FileO
         Event::FileDone { operation } => Some(operation),
         _ => None,
     })
+}
+
+/// Does some work on a disk, and waits for it.
+fn perform(memory: &mut Memory, disk: &Disk, work: FileWork) -> FileWork {
+    let mut operation = FileOperation::new(0);
+    operation.work = work;
+    memory.submit(operation).expect("there is room");
+    disk.advance_to_next_due();
+    let done = completions(memory).next().expect("it is due");
+    done.result().expect("the disk has no faults");
+    done.work
+}
+
+/// Makes a log with this content in a folder.
+pub(crate) fn write_log(disk: &Disk, folder: &str, content: &[u8]) {
+    let mut memory = backend(disk);
+    let folder = || disk.folder(folder);
+    let name = FileName::new(LOG_FILE).expect("a short name");
+    let (mode, direct, opened) = (OpenMode::CreateNew, false, None);
+    let open = FileWork::Open { folder: folder(), name, mode, direct, opened };
+    let FileWork::Open { opened: Some(file), .. } = perform(&mut memory, disk, open) else {
+        panic!("it is opened")
+    };
+    for (piece, offset) in content.chunks(1 << 16).zip((0..).step_by(1 << 16)) {
+        let mut buffer = AlignedBuffer::new(piece.len(), 1);
+        buffer.copy_from_slice(piece);
+        let bytes = piece.len();
+        let transfer = Transfer { file: file.clone(), offset, buffer, start: 0, bytes };
+        perform(&mut memory, disk, FileWork::Write { transfer, durable: true });
+    }
+    perform(&mut memory, disk, FileWork::SyncFolder { folder: folder() });
 }
 
 fn other(error: impl ToString) -> io::Error {
